@@ -1,0 +1,59 @@
+"""Packaging of slurm_recovery. No Slurm is needed to install it."""
+
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+HERE = Path(__file__).parent
+VERSION = (HERE / "slurm_recovery" / "VERSION").read_text().strip()
+
+setup(
+    name="slurm_recovery",
+    version=VERSION,
+    description="Failed Slurm training jobs come back by themselves: cause and node named, node excluded, job requeued",
+    long_description=(HERE / "README.md").read_text(),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.11",
+    packages=find_packages(include=["slurm_recovery", "slurm_recovery.*"]),
+    package_data={
+        "slurm_recovery": [
+            "VERSION",
+            "py.typed",
+            "detect/signatures.d/*.toml",
+            "hooks/files/*",
+            "store/migrations/*.py",
+            "store/migrations/versions/*.py",
+        ]
+    },
+    install_requires=[
+        "pydantic>=2.6,<3",
+        "structlog>=24.1",
+        "tenacity>=8.2,<10",
+        "SQLAlchemy>=2.0.30,<2.2",
+        "alembic>=1.13,<2",
+        "typer>=0.12,<1",
+        "rich>=13,<16",
+        "ClusterShell>=1.9.2,<2",
+    ],
+    extras_require={
+        # pyslurm must match the Slurm release: see README, "pyslurm".
+        "pyslurm": ["pyslurm"],
+        "gpu": ["nvidia-ml-py>=12.535"],
+        "mariadb": ["PyMySQL>=1.1,<2"],
+        "test": [
+            "pytest>=8,<10",
+            "hypothesis>=6.100,<7",
+            "mypy>=1.10,<3",
+            "ruff>=0.5,<1",
+            "PyMySQL>=1.1,<2",
+        ],
+    },
+    entry_points={"console_scripts": ["srecover=slurm_recovery.cli.main:main"]},
+    classifiers=[
+        "License :: OSI Approved :: Apache Software License",
+        "Operating System :: POSIX :: Linux",
+        "Programming Language :: Python :: 3.11",
+        "Topic :: System :: Clustering",
+    ],
+)

@@ -1,0 +1,169 @@
+"""The deeds: each is recorded before it is done, done only where it is not so already, and read back after.
+
+Owns how a deed is carried out; which one, and when, is recover.py's. A deed that Slurm refuses is an
+outcome; only SlurmUnavailable leaves, for the same step to be tried again on the next turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from slurm_recovery.decide.exclusions import Choice, Exclusion
+from slurm_recovery.hooks.spool import Spool
+from slurm_recovery.records import Decision, Incident, Outcome, Result, Stage
+from slurm_recovery.slurm.errors import AlreadyPending, SlurmError, SlurmUnavailable
+from slurm_recovery.slurm.port import Job, Slurm
+from slurm_recovery.store.step import Step
+from slurm_recovery.store.store import Store
+
+Clock = Callable[[], float]
+
+
+@dataclass(frozen=True)
+class Actor:
+    """Carries out deeds on one cluster."""
+
+    slurm: Slurm
+    store: Store
+    spool: Spool
+    now: Clock
+
+    def requeue(self, incident: Incident, job: Job, stage: Stage) -> tuple[Incident, Result]:
+        """Put the job back into the queue, held. `stage`: the one that the incident enters with the intent."""
+        entered = incident.model_copy(update={"stage": stage}).at("held", self.now())
+        self.spool.mark_hold(job.label)
+        incident, result = self._do(entered, job, "requeue", "held", lambda: self.slurm.requeue_hold(job))
+        if result is Result.REFUSED:
+            self.spool.clear_hold(job.label)
+        return incident, result
+
+    def prepare(self, incident: Incident, job: Job, choice: Choice, comment: str) -> tuple[Incident, Result]:
+        """Exclusions, an immediate start, and the word to the user, in one update; read back."""
+        told = f"ExcNodeList={','.join(choice.nodes) or '(none)'} StartTime=now"
+        if choice.left_out:
+            told += "; left out: " + ", ".join(f"{node} ({why})" for node, why in choice.left_out)
+        delay = incident.decision.delay if incident.decision else 0.0
+        already = set(job.excluded_nodes) == set(choice.nodes)
+
+        def deed() -> None:
+            self.slurm.update(
+                job, excluded=None if already else choice.nodes, start_in=delay, admin_comment=comment
+            )
+
+        def holds(seen: Job) -> str:
+            missing = set(choice.nodes) ^ set(seen.excluded_nodes)
+            return f"ExcNodeList differs by {','.join(sorted(missing))}" if missing else ""
+
+        return self._do(incident, job, "exclude" if choice.ours else "start", told, deed, check=holds)
+
+    def release(self, incident: Incident, job: Job) -> tuple[Incident, Result]:
+        """Let the held job start."""
+        entered = incident.model_copy(update={"stage": Stage.RELEASED})
+
+        def deed() -> None:
+            if job.held or job.state == "SPECIAL_EXIT":
+                self.slurm.release(job)
+
+        incident, result = self._do(
+            entered, job, "release", "", deed, check=lambda seen: "still held" if seen.held else ""
+        )
+        if result in (Result.DONE, Result.ALREADY):
+            incident = self._save(incident.at("released", self.now()))
+            self.spool.clear_hold(job.label)
+        return incident, result
+
+    def give_way(self, incident: Incident, job: Job, keep: Sequence[str], dropped: Exclusion) -> Incident:
+        """Take one of our exclusions back: with it the job cannot start at all."""
+        detail = f"{dropped.node} no longer excluded: Slurm shows Reason={job.reason}"
+        incident, _ = self._do(
+            incident, job, "give_way", detail, lambda: self.slurm.update(job, excluded=keep, start_in=0.0)
+        )
+        return incident
+
+    def end(self, incident: Incident, job: Job, decision: Decision, comment: str) -> Incident:
+        """The last word is stop: StopAction says what becomes of the job. A job that ended stays as it is.
+
+        Slurm takes an AdminComment only from a job that has not ended, and makes SPECIAL_EXIT only of one that
+        is not pending: a job that we hold already stays held.
+        """
+        hold = decision.stop_action == "hold"
+        if job.ended and hold:
+            incident, _ = self._do(
+                incident, job, "special_exit", decision.because, lambda: self.slurm.requeue_hold(job, special_exit=True)
+            )
+        if job.ended and not hold:
+            return self.close(incident, Stage.STOPPED, "left as it ended")
+        incident, _ = self._do(incident, job, "comment", comment, lambda: self.slurm.update(job, admin_comment=comment))
+        if job.pending and not hold:
+            incident, _ = self._do(incident, job, "cancel", decision.because, lambda: self.slurm.cancel(job))
+        return self.close(incident, Stage.STOPPED, "held for someone to look" if hold else "")
+
+    def close(self, incident: Incident, stage: Stage, note: str) -> Incident:
+        """No more steps will be taken."""
+        closed = incident.model_copy(update={"stage": stage, "note": note or incident.note}).at("closed", self.now())
+        step = Step(time=self.now(), kind="note", action=stage.value, detail=note)
+        closed = self.store.save(closed, step)
+        if stage is not Stage.RUNNING:
+            self.spool.clear_hold(closed.attempt.label)
+        return closed
+
+    def note(self, incident: Incident, action: str, detail: str) -> Incident:
+        """Keep the record as it is now, and a line about it."""
+        return self._save(incident, Step(time=self.now(), kind="note", action=action, detail=detail))
+
+    def _save(self, incident: Incident, *steps: Step) -> Incident:
+        return self.store.save(incident, *steps)
+
+    def _do(
+        self,
+        incident: Incident,
+        job: Job,
+        action: str,
+        detail: str,
+        deed: Callable[[], None],
+        check: Callable[[Job], str] = lambda seen: "",
+    ) -> tuple[Incident, Result]:
+        """Intent, deed, a fresh read, outcome. `check` says what is wrong with what Slurm shows, if anything."""
+        incident = self._save(incident, Step(time=self.now(), kind="intent", action=action, detail=detail))
+        said = ""
+        try:
+            deed()
+            result = Result.DONE
+        except SlurmUnavailable:
+            raise
+        except AlreadyPending as error:
+            result, said = Result.ALREADY, str(error)
+        except SlurmError as error:
+            result, said = Result.REFUSED, str(error)
+        seen = self.slurm.jobs([job.job_id]).get(job.job_id)
+        if result is Result.DONE and seen is not None and (wrong := check(seen)):
+            result, said = Result.FAILED, wrong
+        outcome = Outcome(action=action, result=result, detail=said or detail, seen=shown(seen))
+        step = Step(time=self.now(), kind="outcome", action=action, detail=outcome.seen, result=result.value)
+        saved = self._save(incident.model_copy(update={"outcomes": (*incident.outcomes, outcome)}), step)
+        return saved, result
+
+
+def shown(job: Job | None) -> str:
+    """A job's state in Slurm's words, for the record."""
+    if job is None:
+        return "not known to slurmctld"
+    words: Mapping[str, str] = {
+        "Reason": job.reason,
+        "Restarts": str(job.restart_count),
+        "ExcNodeList": ",".join(job.excluded_nodes),
+    }
+    return " ".join([job.state, *(f"{key}={value}" for key, value in words.items() if value)])
+
+
+def comment_of(incident: Incident, decision: Decision) -> str:
+    """AdminComment: one short line for the job's owner. Nothing in it is text that a user wrote."""
+    attribution = incident.attribution
+    reason = attribution.reason if attribution else "unknown"
+    where = ""
+    if attribution and attribution.suspects:
+        where = f" on {','.join(attribution.suspect_nodes)[:100]}"
+    if attribution and attribution.root_rank is not None:
+        where += f" (rank {attribution.root_rank})"
+    return f"slurm_recovery: {reason}{where}: {decision.verdict.value}; srecover show {incident.attempt.label}"

@@ -1,0 +1,155 @@
+"""`srecover setup`: install the hooks for a cluster, register the trigger, make the folders; or undo it.
+
+Doing it again is nothing. slurm.conf itself is never written: the lines are printed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from slurm_recovery.cli.common import Context
+from slurm_recovery.hooks.install import DEFAULT_HOOK_DIR, slurm_conf_lines
+
+if TYPE_CHECKING:
+    from slurm_recovery.cli.cluster import Cluster
+    from slurm_recovery.cli.owner import Account
+
+SAMPLE_MODE = 0o644
+STATE_FOLDERS = ("", "spool", "holds")
+
+
+class SetupError(Exception):
+    """Setup cannot go on: one line with a hint."""
+
+
+def setup(
+    ctx: typer.Context,
+    remove: Annotated[bool, typer.Option("--remove", help="Take out what setup installed.")] = False,
+    hook_dir: Annotated[Path, typer.Option(help="Folder for the hooks.")] = DEFAULT_HOOK_DIR,
+    slurm_conf: Annotated[
+        Path | None, typer.Option(help="slurm.conf of the cluster, where Slurm does not find it by itself.")
+    ] = None,
+    trigger: Annotated[bool, typer.Option(help="Register the strigger for nodes that go down.")] = True,
+) -> None:
+    """Install the hooks and print the slurm.conf lines that switch them on.
+
+    Writes the hooks with this installation's paths, a recovery.conf where there is none, and StateDir with
+    SlurmUser as its owner; registers the trigger; prepares the store. Run it as root on the controller, and
+    again after every change of recovery.conf or of this package.
+    """
+    common: Context = ctx.obj
+    if " " in str(hook_dir) or not hook_dir.is_absolute():
+        raise SetupError(f"{hook_dir}: strigger takes only an absolute path without blanks; hint: --hook-dir")
+    if os.geteuid() != 0:
+        raise SetupError("only root can install the hooks; hint: sudo srecover setup")
+    if remove:
+        _remove(common, hook_dir, slurm_conf)
+    else:
+        _install(common, hook_dir, slurm_conf, trigger)
+
+
+def _install(common: Context, hook_dir: Path, slurm_conf: Path | None, trigger: bool) -> None:
+    from slurm_recovery.cli.cluster import Cluster
+    from slurm_recovery.config.sample import sample
+    from slurm_recovery.hooks.install import hook_settings, install_hooks, write_units
+
+    conf_path = common.conf_path.absolute()
+    if not conf_path.exists():
+        conf_path.parent.mkdir(parents=True, exist_ok=True)
+        conf_path.write_text(sample())
+        conf_path.chmod(SAMPLE_MODE)
+        _say(f"{conf_path}: sample written, Mode=observe")
+    config = common.config()
+    cluster = Cluster(config.settings, slurm_conf)
+    user = _slurm_user(cluster)
+    for folder in STATE_FOLDERS:
+        path = config.settings.state_dir / folder
+        path.mkdir(parents=True, exist_ok=True)
+        os.chown(path, user.uid, user.gid)
+        path.chmod(0o700)
+    opened = [sys.executable, "-I", "-m", "slurm_recovery.store", config.settings.url]
+    if problem := cluster.try_as_slurm_user(*opened):
+        raise SetupError(
+            f"{user.name} cannot open the store with {sys.executable}: {problem}; "
+            "hint: install the package where SlurmUser may read it, e.g. /opt/slurm_recovery"
+        )
+    for name in install_hooks(hook_dir, hook_settings(config, conf_path, cluster.slurm_conf)):
+        _say(f"{hook_dir / name}: written")
+    write_units(hook_dir / "systemd", conf_path, user.name, cluster.slurm_conf)
+    if trigger:
+        _register(cluster, hook_dir)
+    _print_lines(cluster, hook_dir)
+
+
+def _slurm_user(cluster: Cluster) -> Account:
+    if not cluster.config:
+        raise SetupError(f"no slurm.conf found; hint: --slurm-conf PATH ({cluster.unreachable})")
+    try:
+        return cluster.slurm_user
+    except KeyError as error:
+        raise SetupError(f"SlurmUser has no account here: {error}; hint: run setup on the controller") from error
+
+
+def _register(cluster: Cluster, hook_dir: Path) -> None:
+    from slurm_recovery.hooks.install import trigger_arguments
+    from slurm_recovery.slurm.errors import SlurmError
+
+    if cluster.unreachable:
+        _say(f"trigger not registered: {cluster.unreachable}; hint: start slurmctld, then run setup again")
+        return
+    try:
+        cluster.strigger(*trigger_arguments(hook_dir))
+        _say("trigger registered: nodes that go down")
+    except SlurmError as error:
+        if "Duplicate" not in str(error):
+            raise
+        _say("trigger registered already")
+
+
+def _print_lines(cluster: Cluster, hook_dir: Path) -> None:
+    ours = f"{hook_dir}/epilog_slurmctld"
+    there = cluster.config.get("epilogslurmctld", "")
+    units = hook_dir / "systemd"
+    typer.echo("\n# Add to slurm.conf, then restart slurmctld (before 23.11 a reconfigure does not start a new hook):")
+    for line in slurm_conf_lines(hook_dir):
+        typer.echo(line)
+    if there and ours not in there:
+        typer.echo(f"# slurm.conf has EpilogSlurmctld={there} already: let that script call ours as its last command.")
+    typer.echo("\n# Run the sweep every minute:")
+    typer.echo(f"systemctl link {units}/slurm-recovery-sweep.service")
+    typer.echo(f"systemctl enable --now {units}/slurm-recovery-sweep.timer")
+
+
+def _remove(common: Context, hook_dir: Path, slurm_conf: Path | None) -> None:
+    from slurm_recovery.cli.cluster import Cluster
+    from slurm_recovery.config.confile import ConfigError
+    from slurm_recovery.config.settings import Settings
+    from slurm_recovery.hooks.install import remove_hooks
+
+    try:
+        settings = common.config().settings
+    except ConfigError:
+        settings = Settings()
+    cluster = Cluster(settings, slurm_conf)
+    if f"{hook_dir}/epilog_slurmctld" in cluster.config.get("epilogslurmctld", ""):
+        raise SetupError(
+            "slurmctld still runs our hook; "
+            f"hint: take the line with {hook_dir}/epilog_slurmctld out of slurm.conf and restart slurmctld first"
+        )
+    if not cluster.unreachable:
+        for trigger in cluster.triggers():
+            if trigger.program == f"{hook_dir}/node_down":
+                cluster.strigger("--clear", f"--id={trigger.number}")
+                _say(f"trigger {trigger.number} cleared")
+    for path in remove_hooks(hook_dir):
+        _say(f"{path}: removed")
+    _say(f"kept: {common.conf_path} and {settings.state_dir} (the record of every incident); remove them by hand")
+
+
+def _say(text: str) -> None:
+    typer.echo(f"# {text}")

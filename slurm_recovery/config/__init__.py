@@ -1,0 +1,1 @@
+"""recovery.conf: the settings, declared once, and the file format they are read from."""

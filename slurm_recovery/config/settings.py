@@ -1,0 +1,148 @@
+"""Every setting of recovery.conf, declared once: key, default, range, one sentence.
+
+The sample file, the manual page recovery.conf(5), `srecover config` and the checks are made from these
+declarations. Durations are seconds. Knows no file: see load.py.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_pascal
+
+from slurm_recovery.config.values import Bytes, Numbers, Seconds, Word
+from slurm_recovery.records import Verdict
+
+
+class Mode(StrEnum):
+    """`off` does not even look; `observe` records what it would do; `act` does it."""
+
+    OFF = "off"
+    OBSERVE = "observe"
+    ACT = "act"
+
+
+class StopAction(StrEnum):
+    """What becomes of a job that is not to be restarted."""
+
+    LEAVE = "leave"
+    HOLD = "hold"
+
+
+class Backend(StrEnum):
+    AUTO = "auto"
+    PYSLURM = "pyslurm"
+    COMMANDS = "commands"
+
+
+class Section(BaseModel):
+    """Keys as slurm.conf writes them: `MaxRequeues` for max_requeues."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=to_pascal, populate_by_name=True)
+
+
+class Policy(Section):
+    """What may also stand on a PartitionName line."""
+
+    mode: Annotated[Mode, Word] = Field(
+        Mode.OBSERVE, description="off, observe (record the advice, touch nothing) or act."
+    )
+    max_requeues: int = Field(3, ge=0, le=1000, description="Restarts that one job may be given in all.")
+    stop_action: Annotated[StopAction, Word] = Field(
+        StopAction.LEAVE,
+        description="A job that another try would not help: leave (it stays as it ended; one that we hold is "
+        "cancelled) or hold (requeued in state SPECIAL_EXIT, for someone to look).",
+    )
+    stop_exit: Numbers = Field(
+        (), description="Exit codes by which a job says: do not restart me. NVIDIA's ft_launcher uses 93."
+    )
+    exclusion_time: Seconds = Field(
+        86400, ge=60, description="Age at which a node that we excluded from a job may serve it again."
+    )
+    backoff: Seconds = Field(
+        30, ge=0, description="Delay of a restart after a job failed faster than FastFailure; doubles each time."
+    )
+    backoff_max: Seconds = Field(3600, ge=0, description="The longest such delay.")
+    fast_failure: Seconds = Field(60, ge=0, description="A run shorter than this counts as failed at its start.")
+
+
+class Settings(Policy):
+    """The whole of recovery.conf, but for its PartitionName and Reason lines."""
+
+    state_dir: Path = Field(
+        Path("/var/lib/slurm_recovery"), description="Spool, store, logs and locks. Belongs to SlurmUser, mode 0700."
+    )
+    store_url: str = Field(
+        "", description="Database of the incidents, an SQLAlchemy URL. Empty: SQLite in StateDir. "
+        "MariaDB: mysql+pymysql://user@host/slurm_recovery."
+    )
+    slurm_backend: Annotated[Backend, Word] = Field(
+        Backend.AUTO, description="pyslurm, commands, or auto: pyslurm where it matches the Slurm release."
+    )
+    slurm_conf: Path | None = Field(None, description="slurm.conf of this cluster. Unset: Slurm's own default.")
+    slurm_bin_dir: Path | None = Field(None, description="Folder of squeue and scontrol. Unset: found along PATH.")
+    signature_dir: Path | None = Field(None, description="Folder of a site's own signatures, *.toml.")
+    watchdog_timeout: Seconds = Field(
+        20, ge=1, le=600, description="The longest that a hook keeps its job COMPLETING, whatever happens to us."
+    )
+    hold_timeout: Seconds = Field(
+        120, ge=5, description="A job held by us for longer is released by whoever notices first."
+    )
+    worker_timeout: Seconds = Field(
+        900, ge=30, description="The longest life of a worker; the kernel ends it then, and sweep goes on."
+    )
+    follow_time: Seconds = Field(
+        15, ge=0, description="How long a worker watches a released job; afterwards sweep does."
+    )
+    command_timeout: Seconds = Field(10, ge=1, le=300, description="The longest that one question to Slurm may take.")
+    log_bytes: Bytes = Field(4 << 20, ge=4096, le=1 << 30, description="How much of a log's end is read.")
+    log_timeout: Seconds = Field(5, ge=1, le=120, description="The longest that reading a job's log may take.")
+    snapshot_bytes: Bytes = Field(65536, ge=0, le=16 << 20, description="How much of a log's end is kept on record.")
+    max_requeues_per_hour: int = Field(60, ge=0, description="Restarts by us on the whole cluster within an hour.")
+    retain_time: Seconds = Field(90 * 86400, ge=3600, description="Age at which closed incidents are forgotten.")
+
+    @property
+    def url(self) -> str:
+        return self.store_url or f"sqlite:///{self.state_dir}/recovery.db"
+
+
+class ReasonPolicy(Section):
+    """A `Reason=` line: what a site wants done for one reason."""
+
+    action: Annotated[Verdict | None, Word] = Field(None, description="requeue_exclude, requeue, stop or none.")
+    max_requeues: int | None = Field(None, ge=0, le=1000, description="Restarts of one job for this reason.")
+
+
+class Config(BaseModel):
+    """Settings, the partitions' and reasons' own lines, and where each value came from."""
+
+    model_config = ConfigDict(frozen=True)
+
+    settings: Settings = Settings()
+    partitions: dict[str, Policy] = {}
+    reasons: dict[str, ReasonPolicy] = {}
+    origins: dict[str, str] = {}  # "MaxRequeues" or "PartitionName=train MaxRequeues": file:line
+
+    def policy(self, partition: str) -> Policy:
+        """What holds for jobs of a partition."""
+        return self.partitions.get(partition, self.settings)
+
+    def reason(self, code: str) -> ReasonPolicy:
+        return self.reasons.get(code, ReasonPolicy())
+
+    @property
+    def digest(self) -> str:
+        """Twelve hexadecimal digits that change when any deciding value does."""
+        return hashlib.sha256(self.model_dump_json(exclude={"origins"}).encode()).hexdigest()[:12]
+
+
+def keys(section: type[Section]) -> dict[str, str]:
+    """{key in lower case: field name}."""
+    return {(field.alias or name).lower(): name for name, field in section.model_fields.items()}
+
+
+__all__ = ["Backend", "Config", "Mode", "Policy", "ReasonPolicy", "Section", "Settings", "StopAction", "keys"]

@@ -1,0 +1,1 @@
+"""From attribution, policy and history to a decision. Pure."""

@@ -1,0 +1,176 @@
+"""The rules of deciding: rows, tried in order; the first that applies gives the verdict.
+
+Pure: no I/O, no clock, no logging. A row returns data; recover.py acts on it. To add a rule is to add a
+row to RULES.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from slurm_recovery.attribute.reasons import REASONS
+from slurm_recovery.config.settings import Config, Mode, Policy
+from slurm_recovery.decide.history import Ledger
+from slurm_recovery.records import Attempt, Attribution, Decision, Verdict
+
+
+class Case(NamedTuple):
+    """All that a decision may depend on."""
+
+    attempt: Attempt
+    attribution: Attribution
+    config: Config
+    ledger: Ledger
+    mode: Mode  # the partition's, lowered by the job's own wish
+    requeued_by_slurm: bool = False  # another attempt is due or under way, and not by our hand
+    still_pending: bool = False  # ... and it has not started yet
+
+    @property
+    def policy(self) -> Policy:
+        return self.config.policy(self.attempt.partition)
+
+    @property
+    def reason(self) -> str:
+        return self.attribution.reason
+
+    @property
+    def action(self) -> Verdict:
+        return self.config.reason(self.reason).action or REASONS[self.reason].action
+
+    @property
+    def reason_budget(self) -> int:
+        own = self.config.reason(self.reason).max_requeues
+        return own if own is not None else REASONS[self.reason].max_requeues
+
+
+class Rule(NamedTuple):
+    """`applies` looks at the case; `says` gives the sentence, with its numbers."""
+
+    basis: str
+    verdict: Verdict | None  # None: the reason's own action
+    applies: Callable[[Case], bool]
+    says: Callable[[Case], str]
+
+
+def _cancelled(case: Case) -> bool:
+    return case.attempt.state in ("CANCELLED", "REVOKED")
+
+
+def _ours_to_lift(case: Case) -> bool:
+    """Slurm requeued the job itself, for a fault of a node: the exclusion is left to do."""
+    return case.still_pending and case.action is Verdict.REQUEUE_EXCLUDE and bool(case.attribution.suspects)
+
+
+RULES: Sequence[Rule] = (
+    Rule("completed", Verdict.NONE, lambda c: c.attempt.state == "COMPLETED", lambda c: "the job completed"),
+    Rule("cancelled", Verdict.NONE, _cancelled, lambda c: "the job was cancelled, and stays so"),
+    Rule("mode_off", Verdict.NONE, lambda c: c.mode is Mode.OFF, lambda c: "recovery is off for this job"),
+    Rule(
+        "interactive", Verdict.NONE, lambda c: not c.attempt.batch, lambda c: "an interactive job cannot be requeued"
+    ),
+    Rule(
+        "no_requeue",
+        Verdict.NONE,
+        lambda c: not c.attempt.requeue,
+        lambda c: "submitted with --no-requeue (or JobRequeue=0 in slurm.conf)",
+    ),
+    Rule(
+        "expedited",
+        Verdict.NONE,
+        lambda c: c.attempt.expedited,
+        lambda c: "submitted with --requeue=expedite: Slurm restarts it itself",
+    ),
+    Rule(
+        "already_requeued",
+        Verdict.NONE,
+        lambda c: c.requeued_by_slurm and not _ours_to_lift(c),
+        lambda c: "already back in the queue, and not by us",
+    ),
+    Rule(
+        "stop_exit",
+        Verdict.STOP,
+        lambda c: c.attempt.signal == 0 and c.attempt.exit_code in c.policy.stop_exit,
+        lambda c: f"exit code {c.attempt.exit_code} means do not restart (StopExit)",
+    ),
+    Rule(
+        "reason_stops",
+        Verdict.STOP,
+        lambda c: c.action is Verdict.STOP,
+        lambda c: f"another try would not get further: {REASONS[c.reason].sentence}",
+    ),
+    Rule("reason_none", Verdict.NONE, lambda c: c.action is Verdict.NONE, lambda c: REASONS[c.reason].sentence),
+    Rule(
+        "budget_job",
+        Verdict.STOP,
+        lambda c: c.ledger.restarts >= c.policy.max_requeues,
+        lambda c: f"{c.ledger.restarts} of {c.policy.max_requeues} restarts used",
+    ),
+    Rule(
+        "budget_reason",
+        Verdict.STOP,
+        lambda c: c.ledger.restarts_for(c.reason) >= c.reason_budget,
+        lambda c: f"{c.ledger.restarts_for(c.reason)} of {c.reason_budget} restarts used for {c.reason}",
+    ),
+    Rule(
+        "budget_hour",
+        Verdict.STOP,
+        lambda c: c.ledger.cluster_hour >= c.config.settings.max_requeues_per_hour,
+        lambda c: f"{c.ledger.cluster_hour} of {c.config.settings.max_requeues_per_hour} restarts used on the cluster "
+        "within an hour",
+    ),
+    Rule(
+        "exclude",
+        Verdict.REQUEUE_EXCLUDE,
+        lambda c: c.action is Verdict.REQUEUE_EXCLUDE and bool(c.attribution.suspects),
+        lambda c: f"restart {c.ledger.restarts + 1} of {c.policy.max_requeues} without "
+        f"{','.join(c.attribution.suspect_nodes)}: {REASONS[c.reason].sentence}",
+    ),
+    Rule(
+        "restart",
+        Verdict.REQUEUE,
+        lambda c: True,
+        lambda c: f"restart {c.ledger.restarts + 1} of {c.policy.max_requeues}, no node excluded: "
+        f"{REASONS[c.reason].sentence}",
+    ),
+)
+
+
+def decide(case: Case) -> Decision:
+    """The first rule that applies, as a decision."""
+    rule = next(rule for rule in RULES if rule.applies(case))
+    verdict = rule.verdict or case.action
+    exclude = case.attribution.suspect_nodes if verdict is Verdict.REQUEUE_EXCLUDE else ()
+    return Decision(
+        verdict=verdict,
+        basis=rule.basis,
+        because=rule.says(case),
+        exclude=exclude,
+        delay=_delay(case) if verdict.restarts else 0.0,
+        act=case.mode is Mode.ACT,
+        stop_action=case.policy.stop_action,
+        policy=case.config.digest,
+    )
+
+
+def _delay(case: Case) -> float:
+    """Seconds: none for a first fast failure with a node to exclude; else doubling with each fast one in a row."""
+    fast = case.ledger.fast_failures
+    if case.attribution.suspects:
+        fast -= 1
+    return min(case.policy.backoff * 2 ** (fast - 1), case.policy.backoff_max) if fast > 0 else 0.0
+
+
+def wish(comment: str) -> Mode | None:
+    """What the job's owner asks for in `--comment`: `recovery=off` or `recovery=observe`; both only lower."""
+    for part in comment.split(","):
+        key, _, value = part.strip().partition("=")
+        if key.lower() == "recovery" and value.lower() in (Mode.OFF, Mode.OBSERVE):
+            return Mode(value.lower())
+    return None
+
+
+def effective_mode(policy: Policy, comment: str) -> Mode:
+    """The site's mode, lowered by the job's own wish, never raised."""
+    order = (Mode.OFF, Mode.OBSERVE, Mode.ACT)
+    return min(policy.mode, wish(comment) or Mode.ACT, key=order.index)

@@ -1,0 +1,201 @@
+"""Who printed a line: the prefixes that launchers, c10d and NCCL put before it, and what srun says of tasks.
+
+Owns prefixes, timestamps and Slurm's host and task ranges. Knows no reason and no job: whether a task is a
+rank is decided in attribute/ranks.py. Log text is hostile: every function is bounded and none raises.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, timezone
+
+from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
+
+MOST_HOSTS = 65536
+MOST_TASKS = 1 << 20
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What a line's prefixes say. `task` is srun's label: a rank only where every rank is a task of its own."""
+
+    text: str  # the line without the prefixes that were understood
+    task: int | None = None
+    rank: int | None = None
+    local_rank: int | None = None
+    node: str | None = None
+    time: float | None = None
+    zoned: bool = False  # the time came with its offset; otherwise it was taken as UTC
+
+
+_HOST = r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,120}[A-Za-z0-9])?"
+_N = r"\d{1,7}"
+
+# Each row is one prefix; they may follow one another, so they are tried again after each success.
+_PREFIXES = tuple(
+    re.compile(pattern)
+    for pattern in (
+        rf"\[rank: ?(?P<rank>{_N})\] ?",  # Lightning
+        rf"\[rank(?P<rank>{_N})\]:? ?",  # torch: c10d log prefix and excepthook
+        rf"\[default(?P<local_rank>{_N})\]: ?",  # torchrun --tee, --redirects
+        rf"\[{_N},(?P<rank>{_N})\]<std(?:out|err|diag)>: ?",  # Open MPI --tag-output
+        rf"\[{_N},{_N}\]\[(?P<node>{_HOST}):{_N}\] ?",
+        rf"(?P<node>{_HOST}):{_N}:{_N} \[(?P<local_rank>{_N})\] ?",  # NCCL: host:pid:tid [device]
+        rf"\[(?P<node>{_HOST}):{_N}(?::{_N}){{1,3}}\] {{1,4}}",  # UCX: [host:pid:thread:tid]
+        rf"(?P<node>{_HOST}): (?=\[(?:rank|default|\d{{1,7}},))",  # pdsh, clush before another prefix
+    )
+)
+MOST_PREFIXES = 6
+_LABEL = re.compile(rf" {{0,7}}(?P<task>{_N}):(?: |$)")  # srun --label, right-aligned to the widest task
+# c10d: "[Rank 3]", "[PG ID 0 PG GUID 0(default_pg) Rank 3]"; in any other group the number is not the global rank
+_INNER_RANK = re.compile(rf"\[(?:PG (?:ID )?0 [^\]]{{0,200}})?Rank (?P<rank>{_N})\]")
+
+_STAMP = re.compile(
+    r"\[?(?:kern {1,2}:\w{1,8} {0,3}: )?\[?"
+    r"(?P<date>\d{4}-\d\d-\d\d)[T _](?P<clock>\d\d:\d\d:\d\d)(?:[.,](?P<part>\d{1,9}))?"
+    r"(?P<zone>Z|[+-]\d\d:?\d\d)?\]?:? {0,3}(?:\| )?"
+)
+# dmesg -T: "[Thu Jun  4 10:22:30 2026]"; journalctl -k without a year carries no full date and is left alone
+_CTIME = re.compile(r"\[?(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) (?P<ctime>[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4})\] ?")
+_UPTIME = re.compile(r"(?:kern {1,2}:\w{1,8} {0,3}: )?\[ {0,8}\d{1,12}\.\d{1,9}\] ?")
+
+
+def frame(line: str) -> Frame:
+    """The line's prefixes, outermost first; of two that name the same thing the inner one counts."""
+    found: dict[str, str] = {}
+    time, zoned = None, False
+    if label := _LABEL.match(line):
+        found["task"], line = label["task"], line[label.end() :]
+    for _ in range(MOST_PREFIXES):
+        stamp, length, has_zone = _leading_time(line)
+        if length:
+            line = line[length:]
+            time, zoned = (stamp, has_zone) if time is None and stamp is not None else (time, zoned)
+            continue
+        match = next((hit for prefix in _PREFIXES if (hit := prefix.match(line))), None)
+        if match is None or match.end() == 0:
+            break
+        found.update({key: value for key, value in match.groupdict().items() if value is not None})
+        line = line[match.end() :]
+    inner = _INNER_RANK.search(line, 0, 400)
+    if inner and "rank" not in found:
+        found["rank"] = inner["rank"]
+    return Frame(
+        text=line,
+        task=_number(found.get("task")),
+        rank=_number(found.get("rank")),
+        local_rank=_number(found.get("local_rank")),
+        node=found.get("node"),
+        time=time,
+        zoned=zoned,
+    )
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None else None
+
+
+def _leading_time(line: str) -> tuple[float | None, int, bool]:
+    """A time at the line's very start, how many characters it takes, and whether it names its zone."""
+    if match := _STAMP.match(line):
+        when, zoned = _iso(match["date"], match["clock"], match["part"], match["zone"])
+        return when, match.end(), zoned
+    if match := _CTIME.match(line):
+        return _ctime(match["ctime"]), match.end(), False
+    if match := _UPTIME.match(line):
+        return None, match.end(), False
+    return None, 0, False
+
+
+def _iso(date: str, clock: str, part: str | None, zone: str | None) -> tuple[float | None, bool]:
+    try:
+        when = datetime.fromisoformat(f"{date}T{clock}").replace(tzinfo=_zone(zone))
+    except ValueError:
+        return None, False
+    return when.timestamp() + float(f"0.{part or 0}"), zone is not None
+
+
+def _zone(text: str | None) -> timezone:
+    if text in (None, "Z"):
+        return UTC
+    sign = -1 if text[0] == "-" else 1
+    return timezone(sign * timedelta(hours=int(text[1:3]), minutes=int(text[-2:])))
+
+
+def _ctime(text: str) -> float | None:
+    try:
+        return datetime.strptime(text, "%b %d %H:%M:%S %Y").replace(tzinfo=UTC).timestamp()
+    except ValueError:
+        return None
+
+
+_ANY_DATE = re.compile(r"(\d{4}-\d\d-\d\d)[T _](\d\d:\d\d:\d\d)")
+
+
+def any_time(line: str) -> float | None:
+    """The first full date and time anywhere in a line, taken as UTC; None if there is none."""
+    match = _ANY_DATE.search(line, 0, 2000)
+    return _iso(match[1], match[2], None, None)[0] if match else None
+
+
+def hosts(text: str) -> tuple[str, ...]:
+    """The hosts of a Slurm host list, at most MOST_HOSTS; () where it is none or names more."""
+    if not _HOST_LIST.fullmatch(text) or not _bounded(text):
+        return ()
+    try:
+        nodes = NodeSet(text, resolver=RESOLVER_NOGROUP)
+        return tuple(nodes) if len(nodes) <= MOST_HOSTS else ()
+    except (NodeSetException, ValueError, OverflowError):
+        return ()
+
+
+_HOST_LIST = re.compile(r"[A-Za-z0-9._,\[\]-]{1,4000}")
+_RANGE = re.compile(r"(\d{1,18})-(\d{1,18})")
+
+
+def _bounded(text: str) -> bool:
+    """Whether no range, nor the product of all brackets, is larger than MOST_HOSTS."""
+    total = 1
+    for bracket in re.findall(r"\[([^\]]{0,4000})\]", text):
+        spans = [int(last) - int(first) + 1 for first, last in _RANGE.findall(bracket)]
+        total *= max(1, sum(span for span in spans if span > 0) + bracket.count(","))
+        if total > MOST_HOSTS:
+            return False
+    return re.search(r"\d{19}", text) is None
+
+
+def tasks(text: str) -> frozenset[int]:
+    """The numbers of a Slurm task list (`8-10,12-15`); empty where it is none or names too many."""
+    numbers: set[int] = set()
+    for part in text[:4000].split(","):
+        first, dash, last = part.partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()) or len(first) > 9 or len(last) > 9:
+            return frozenset()
+        span = range(int(first), int(last if dash else first) + 1)
+        if len(span) + len(numbers) > MOST_TASKS:
+            return frozenset()
+        numbers.update(span)
+    return frozenset(numbers)
+
+
+@dataclass(frozen=True)
+class TaskEnd:
+    """What one `srun: error:` line says: these tasks on these hosts ended so."""
+
+    hosts: tuple[str, ...]
+    tasks: frozenset[int]
+    how: str  # "Exited with exit code 1", "Killed", "Aborted (core dumped)", "Out Of Memory"
+
+
+# slurm src/srun/libsrun/launch.c: "%s: %s %s: %s"
+_TASK_END = re.compile(r"srun: error: (?P<hosts>\S{1,4000}): tasks? (?P<tasks>[\d,-]{1,4000}): (?P<how>.{1,80})")
+
+
+def task_end(line: str) -> TaskEnd | None:
+    """The line's end of tasks, where srun reports one."""
+    match = _TASK_END.search(line, 0, 8400)
+    if not match:
+        return None
+    named, numbers = hosts(match["hosts"]), tasks(match["tasks"])
+    return TaskEnd(named, numbers, match["how"].strip()) if named and numbers else None

@@ -1,0 +1,166 @@
+"""Gathers what is known of an attempt: from the hook's event, from Slurm, from the job's log.
+
+Reads only. Whatever cannot be had becomes a Gap in the observation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from slurm_recovery.config.settings import Settings
+from slurm_recovery.detect.scan import scan
+from slurm_recovery.detect.signature import Signature
+from slurm_recovery.evidence.joblog import LogTail, read_tail
+from slurm_recovery.evidence.paths import log_paths
+from slurm_recovery.hooks.spool import Event
+from slurm_recovery.records import Attempt, Evidence, Gap, Incident, Observation, Source
+from slurm_recovery.slurm.hostlist import HostlistError, expand
+from slurm_recovery.slurm.port import Job, Node
+
+# slurm.h: the reason that slurmctld gives a node whose prolog failed, "Prolog error"; 23.11 and later may
+# also say "batch job complete failure" for a launch that failed on the node.
+PROLOG_REASONS = ("prolog error", "prolog failed", "prolog_failed", "launch failed", "batch job complete failure")
+
+
+def same_attempt(event: Event, job: Job) -> bool:
+    """Whether the job, as Slurm shows it now, is still the attempt whose end the event tells of."""
+    if not (job.completing or job.ended) or job.start_time is None:
+        return False
+    told = event.number("SLURM_JOB_START_TIME")  # from 23.02 on
+    if told is not None:
+        return int(job.start_time) == told
+    return job.start_time <= event.time and job.restart_count == (event.number("SLURM_JOB_RESTART_COUNT") or 0)
+
+
+def attempt_of(event: Event, job: Job | None, components: Iterable[Job], cluster: str) -> Attempt:
+    """The attempt that an event tells of; what Slurm shows is used where it is still the same attempt."""
+    same = job is not None and same_attempt(event, job)
+    told = _told(event, cluster)
+    if job is None or not same:
+        known = {} if job is None else _lasting(job)
+        return told.model_copy(update=known)
+    parts = [job, *components]
+    worst = _worst(parts)
+    return told.model_copy(
+        update=_lasting(job)
+        | {
+            "restart_count": job.restart_count,
+            "start_time": job.start_time,
+            "end_time": max((p.end_time for p in parts if p.end_time), default=told.end_time),
+            # While COMPLETING, Slurm takes each node off the list as its epilog ends: the hook's list is whole.
+            "nodes": tuple(dict.fromkeys([*told.nodes, *(node for part in parts for node in part.nodes)])),
+            "state": worst.state if worst.ended else "",
+            "reason": worst.reason,
+            "exit_code": worst.exit_code or told.exit_code,
+            "signal": worst.signal or told.signal,
+            "derived_exit_code": worst.derived_exit_code,
+            "excluded_nodes": job.excluded_nodes,
+        }
+    )
+
+
+def _worst(parts: Sequence[Job]) -> Job:
+    """The het component that failed, or the job itself."""
+    return next((part for part in parts if part.ended and part.state != "COMPLETED"), parts[0])
+
+
+def _told(event: Event, cluster: str) -> Attempt:
+    """What the hook's environment alone says. prolog_epilog.html, "environment variables"."""
+    told = event.variables
+    code, _, signal = told.get("SLURM_JOB_EXIT_CODE2", "0:0").partition(":")
+    return Attempt(
+        cluster=cluster,
+        job_id=event.number("SLURM_HET_JOB_ID") or event.job_id,
+        array_job_id=event.number("SLURM_ARRAY_JOB_ID"),
+        array_task_id=event.number("SLURM_ARRAY_TASK_ID"),
+        het_job_id=event.number("SLURM_HET_JOB_ID"),
+        restart_count=event.number("SLURM_JOB_RESTART_COUNT") or 0,
+        start_time=event.number("SLURM_JOB_START_TIME"),
+        end_time=event.number("SLURM_JOB_END_TIME") or int(event.time),
+        user_id=event.number("SLURM_JOB_UID") or 0,
+        user=told.get("SLURM_JOB_USER", ""),
+        name=told.get("SLURM_JOB_NAME", ""),
+        partition=told.get("SLURM_JOB_PARTITION", ""),
+        nodes=hosts(told.get("SLURM_HET_JOB_NODELIST") or told.get("SLURM_JOB_NODELIST", "")),
+        exit_code=int(code) if code.isdigit() else 0,
+        signal=int(signal) if signal.isdigit() else 0,
+        work_dir=told.get("SLURM_JOB_WORK_DIR", ""),
+        stdout=told.get("SLURM_JOB_STDOUT", ""),
+        comment=told.get("SLURM_JOB_COMMENT", ""),
+    )
+
+
+def _lasting(job: Job) -> dict[str, object]:
+    """What does not change between the attempts of a job."""
+    names = (
+        "array_job_id array_task_id het_job_id user_id user name partition batch requeue expedited "
+        "required_nodes work_dir stdout stderr comment"
+    ).split()
+    return {name: getattr(job, name) for name in names}
+
+
+def hosts(text: str) -> tuple[str, ...]:
+    """The hosts of a list that Slurm gave; none where it is no list."""
+    try:
+        return expand(text)
+    except HostlistError:
+        return ()
+
+
+@dataclass(frozen=True)
+class Observer:
+    """Reads the evidence of an attempt, under the site's bounds."""
+
+    settings: Settings
+    signatures: tuple[Signature, ...]
+
+    def observe(
+        self,
+        attempt: Attempt,
+        nodes: Mapping[str, Node],
+        gone_down: frozenset[str],
+        earlier: Sequence[Incident],
+    ) -> Observation:
+        """`gone_down`: hosts that strigger reported; `earlier`: the job's former incidents, newest first."""
+        evidence: list[Evidence] = []
+        gaps: list[Gap] = []
+        first: LogTail | None = None
+        for path in log_paths(attempt):
+            tail = self._read(path, attempt, earlier)
+            if isinstance(tail, Gap):
+                gaps.append(tail)
+            else:
+                first = first or tail
+                evidence += scan(tail.data, signatures=self.signatures, source=Source.JOB_LOG, path=path)
+        down = (node for node in attempt.nodes if node in gone_down or (node in nodes and nodes[node].unusable))
+        return Observation(
+            attempt=attempt,
+            evidence=tuple(evidence),
+            gaps=tuple(gaps),
+            down_nodes=tuple(down),
+            prolog_failed_nodes=tuple(node for node in attempt.nodes if _prolog_failed(nodes.get(node))),
+            log_path=first.path if first else "",
+            log_tail=_printable(first.data[-self.settings.snapshot_bytes :]) if first else "",
+            log_end=first.size if first else 0,
+            log_inode=first.inode if first else 0,
+        )
+
+    def _read(self, path: str, attempt: Attempt, earlier: Sequence[Incident]) -> LogTail | Gap:
+        before = next((i.observation for i in earlier if i.observation and i.observation.log_path == path), None)
+        return read_tail(
+            path,
+            attempt.user_id,
+            limit=self.settings.log_bytes,
+            timeout=self.settings.log_timeout,
+            start=before.log_end if before else 0,
+            inode=before.log_inode if before else 0,
+        )
+
+
+def _prolog_failed(node: Node | None) -> bool:
+    return node is not None and node.reason.lower().startswith(PROLOG_REASONS)
+
+
+def _printable(data: bytes) -> str:
+    return data.decode(errors="replace").replace("\0", "\N{REPLACEMENT CHARACTER}")

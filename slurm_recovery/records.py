@@ -1,0 +1,252 @@
+"""The records that every part of slurm_recovery exchanges. All frozen, all serialisable.
+
+Owns the vocabulary: attempt, evidence, gap, attribution, decision, outcome, incident. Knows no Slurm
+command, no file, no clock. Times are seconds since the epoch (UTC); durations are seconds; a rank is a
+global rank counted from 0. An incident holds its whole observation, so that it can be replayed later
+against other rules, and becomes a test.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Record(BaseModel):
+    """A frozen value that refuses unknown fields."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Category(StrEnum):
+    """Who owns the repair."""
+
+    HARDWARE = "hardware"
+    INTERCONNECT = "interconnect"
+    NODE = "node"
+    STORAGE = "storage"
+    SOFTWARE_ENV = "software_env"
+    APPLICATION = "application"
+    USER_OR_SCHEDULER = "user_or_scheduler"
+    HEALTHY = "healthy"
+    UNKNOWN = "unknown"
+
+
+class Source(StrEnum):
+    """Where a piece of evidence was read."""
+
+    SCHEDULER = "scheduler"
+    JOB_LOG = "job_log"
+    KERNEL_LOG = "kernel_log"
+
+
+class Trust(StrEnum):
+    """Who could have written the evidence: `root` (kernel, slurmd, slurmctld) or the job's own `user`."""
+
+    ROOT = "root"
+    USER = "user"
+
+
+class Role(StrEnum):
+    """What a signature's line is worth in a cascade."""
+
+    ROOT = "root"  # a cause by itself
+    CONDITIONAL = "conditional"  # a cause only where nothing better is found
+    SECONDARY = "secondary"  # always the consequence of something else
+    NOISE = "noise"  # harmless, however alarming its words
+
+
+class Verdict(StrEnum):
+    """What shall be done with the job."""
+
+    REQUEUE_EXCLUDE = "requeue_exclude"
+    REQUEUE = "requeue"
+    STOP = "stop"
+    NONE = "none"
+
+    @property
+    def restarts(self) -> bool:
+        return self in (Verdict.REQUEUE, Verdict.REQUEUE_EXCLUDE)
+
+
+class Attempt(Record):
+    """One run of a job, from its start to its end.
+
+    (job id, restart count) is not unique in Slurm, so the start time belongs to the identity.
+    `exit_code` and `signal` are the two halves of sacct's ExitCode. Everything that a user may choose
+    (`name`, `comment`, the paths) is text to show, never to interpret.
+    """
+
+    cluster: str
+    job_id: int
+    array_job_id: int | None = None
+    array_task_id: int | None = None
+    het_job_id: int | None = None
+    restart_count: int = 0
+    start_time: float | None = None
+    end_time: float | None = None
+    user_id: int = -1
+    user: str = ""
+    name: str = ""
+    partition: str = ""
+    nodes: tuple[str, ...] = ()
+    ntasks_per_node: int | None = None
+    state: str = ""  # Slurm's word: FAILED, TIMEOUT, NODE_FAIL ...; "" while not yet certain
+    reason: str = ""  # Slurm's Reason
+    exit_code: int = 0
+    signal: int = 0
+    derived_exit_code: str = ""
+    batch: bool = True
+    requeue: bool = True
+    expedited: bool = False
+    excluded_nodes: tuple[str, ...] = ()  # ExcNodeList as it stood when the attempt ended
+    required_nodes: tuple[str, ...] = ()
+    work_dir: str = ""
+    stdout: str = ""
+    stderr: str = ""
+    comment: str = ""
+
+    @property
+    def label(self) -> str:
+        """The job's name as people and Slurm's commands write it: `123`, or `120_3` for an array task."""
+        if self.array_job_id is not None and self.array_task_id is not None:
+            return f"{self.array_job_id}_{self.array_task_id}"
+        return str(self.het_job_id or self.job_id)
+
+
+class Evidence(Record):
+    """One line or reading, what it means, and how far it can be trusted."""
+
+    source: Source
+    trust: Trust
+    signature: str  # the signature's id, or Slurm's field
+    reason: str  # the reason code that it speaks for; "" where it only tells a place
+    role: Role
+    line: str  # as printed, at most 500 characters, control characters removed
+    place: str = ""  # "/path/to/file:line", or the field of Slurm
+    node: str | None = None
+    rank: int | None = None
+    local_rank: int | None = None
+    time: float | None = None
+    count: int = 1  # how many lines like this one were seen
+
+
+class Gap(Record):
+    """Evidence that should be there and is not. Never to be read as "nothing there"."""
+
+    source: Source
+    what: str  # a path, a command
+    why: str  # with the errno's name where there is one
+
+
+class Suspect(Record):
+    """A node that an administrator would take out for a check."""
+
+    node: str
+    trust: Trust
+    because: str
+
+
+class Beaten(Record):
+    """An explanation that lost, and what beat it."""
+
+    reason: str
+    by: str
+
+
+class Attribution(Record):
+    """Why the attempt ended and where that began."""
+
+    category: Category
+    reason: str
+    root_rank: int | None = None
+    suspects: tuple[Suspect, ...] = ()
+    because: str = ""
+    evidence: tuple[Evidence, ...] = ()
+    beaten: tuple[Beaten, ...] = ()
+
+    @property
+    def suspect_nodes(self) -> tuple[str, ...]:
+        return tuple(suspect.node for suspect in self.suspects)
+
+
+class Observation(Record):
+    """All that was known of an attempt when it was judged."""
+
+    attempt: Attempt
+    evidence: tuple[Evidence, ...] = ()
+    gaps: tuple[Gap, ...] = ()
+    down_nodes: tuple[str, ...] = ()  # the attempt's nodes that Slurm shows DOWN, FAIL or not responding
+    prolog_failed_nodes: tuple[str, ...] = ()  # the attempt's nodes that slurmctld drained for a failed prolog
+    log_path: str = ""
+    log_tail: str = ""  # a snapshot: the restart may truncate the file
+    log_end: int = 0  # bytes in the log when the attempt ended: where the next attempt's lines begin
+    log_inode: int = 0
+
+
+class Decision(Record):
+    """What shall be done, by which rule, and why."""
+
+    verdict: Verdict
+    basis: str  # the rule's name, see decide/rules.py
+    because: str
+    exclude: tuple[str, ...] = ()
+    delay: float = 0.0  # seconds of back-off before the restart may begin
+    act: bool = False  # False: Mode=observe, this is advice only
+    stop_action: str = "leave"
+    policy: str = ""  # digest of the settings that it was decided under
+
+
+class Result(StrEnum):
+    """How one action ended. Success is what Slurm shows afterwards."""
+
+    DONE = "done"
+    ALREADY = "already so"
+    REFUSED = "refused"
+    FAILED = "failed"
+
+
+class Outcome(Record):
+    """One action, how it ended, and what a fresh read of Slurm showed."""
+
+    action: str
+    result: Result
+    detail: str = ""
+    seen: str = ""
+
+
+class Stage(StrEnum):
+    """Where an incident stands. The walk between them is in recover.py."""
+
+    DETECTED = "detected"
+    HELD = "held"  # requeued held inside the job's completion, the final word still open
+    DECIDED = "decided"
+    REQUEUED = "requeued"  # PENDING, held by us until its exclusions are set
+    RELEASED = "released"
+    RUNNING = "running"
+    LEFT = "left"  # nothing to do, or only advised
+    STOPPED = "stopped"
+    ABANDONED = "abandoned"
+
+    @property
+    def open(self) -> bool:
+        return self not in (Stage.RUNNING, Stage.LEFT, Stage.STOPPED, Stage.ABANDONED)
+
+
+class Incident(Record):
+    """An attempt's life from its failure to its successor's start. `times` maps a step's name to its time."""
+
+    id: int = 0  # given by the store
+    attempt: Attempt
+    stage: Stage = Stage.DETECTED
+    observation: Observation | None = None
+    attribution: Attribution | None = None
+    decision: Decision | None = None
+    outcomes: tuple[Outcome, ...] = ()
+    times: dict[str, float] = {}
+    note: str = ""  # why it was abandoned or left
+
+    def at(self, step: str, when: float) -> Incident:
+        """The same incident with the first time of a step noted."""
+        return self if step in self.times else self.model_copy(update={"times": {**self.times, step: when}})

@@ -1,0 +1,1 @@
+"""What slurm_recovery asks of Slurm: a port, and the adapters behind it."""

@@ -1,0 +1,228 @@
+"""The port over Slurm's commands: squeue, sinfo, scontrol, scancel.
+
+Fields are parted by a random word that is new for every call, so that no text which a user chose (job
+name, comment, path) can forge a field. Arguments go to the program as they are, never through a shell.
+Every call ends within `timeout` seconds.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import subprocess
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from slurm_recovery.slurm.dependency import names_job
+from slurm_recovery.slurm.errors import SlurmUnavailable, UnknownJob, from_text
+from slurm_recovery.slurm.hostlist import expand, fold
+from slurm_recovery.slurm.port import Job, Node
+
+Reader = Callable[[str], object]
+
+
+def _text(value: str) -> str:
+    return "" if value in ("(null)", "N/A") else value
+
+
+def _number(value: str) -> int | None:
+    return int(value) if value.isdigit() else None
+
+
+def _count(value: str) -> int:
+    return int(value) if value.isdigit() else 0
+
+
+def exit_pair(value: str) -> tuple[int, int]:
+    """(exit code, signal) of `3:0` (23.02 and later) or of a wait status, `768` (before)."""
+    if ":" in value:
+        code, _, signal = value.partition(":")
+        return _count(code), _count(signal)
+    status = _count(value)
+    return status >> 8 & 0xFF, status & 0x7F
+
+
+# squeue -O's name of a field: our name of it, and how it is read. squeue(1), "--Format".
+_FIELDS: Mapping[str, tuple[str, Reader]] = {
+    "JobID": ("job_id", int),
+    "ArrayJobID": ("array_job_id", _number),
+    "ArrayTaskID": ("array_task_id", _number),
+    "HetJobID": ("het_job_id", _number),
+    "State": ("state", str),
+    "Reason": ("reason", _text),
+    "RestartCnt": ("restart_count", _count),
+    "SubmitTime": ("submit_time", _number),
+    "StartTime": ("start_time", _number),
+    "EndTime": ("end_time", _number),
+    "exit_code": ("exit_code", str),
+    "DerivedEC": ("derived_exit_code", str),
+    "Requeue": ("requeue", "1".__eq__),
+    "BatchFlag": ("batch", lambda value: value != "0"),
+    "UserID": ("user_id", int),
+    "UserName": ("user", str),
+    "Partition": ("partition", str),
+    "NodeList": ("nodes", expand),
+    "ReqNodes": ("required_nodes", expand),
+    "NumNodes": ("num_nodes", lambda value: _count(value.partition("-")[0])),
+    "Feature": ("features", _text),
+    "PriorityLong": ("priority", _count),
+    "WorkDir": ("work_dir", _text),
+    "STDOUT": ("stdout", _text),
+    "STDERR": ("stderr", _text),
+    "Comment": ("comment", _text),
+    "admin_comment": ("admin_comment", _text),
+    "Name": ("name", _text),
+}
+
+
+class Commands:
+    """Slurm by its command-line programs, found in `bin_dir` or along PATH."""
+
+    def __init__(self, *, timeout: float = 10.0, bin_dir: Path | None = None, slurm_conf: Path | None = None) -> None:
+        self._timeout = timeout
+        self._bin = bin_dir
+        self._environment = {
+            "PATH": os.environ.get("PATH") or "/usr/local/bin:/usr/bin:/bin:/opt/slurm/bin",
+            "LC_ALL": "C.UTF-8",
+            "SLURM_TIME_FORMAT": "%s",
+        }
+        if slurm_conf or os.environ.get("SLURM_CONF"):
+            self._environment["SLURM_CONF"] = str(slurm_conf or os.environ["SLURM_CONF"])
+
+    # -- questions -------------------------------------------------------------------------------
+
+    def config(self) -> Mapping[str, str]:
+        pairs = (line.partition("=") for line in self._run("scontrol", "show", "config").splitlines() if "=" in line)
+        return {key.strip().lower(): _text(value.strip()) for key, _, value in pairs}
+
+    def jobs(self, ids: Collection[int]) -> Mapping[int, Job]:
+        if not ids:
+            return {}
+        chosen = ("--jobs", ",".join(map(str, sorted(ids))), "--states", "all")
+        try:
+            rows = self._table("squeue", *chosen, fields=tuple(_FIELDS))
+            excluded = {row[0]: row[1] for row in self._columns(*chosen, columns=("%A", "%x"))}
+        except UnknownJob:
+            return {}
+        jobs = (_job(row, excluded.get(row[0], "")) for row in rows)
+        return {job.job_id: job for job in jobs}
+
+    def dependents(self, job: Job) -> tuple[int, ...]:
+        rows = self._table("squeue", "--states", "pending", fields=("JobID", "Dependency"))
+        return tuple(int(row[0]) for row in rows if names_job(row[1], job))
+
+    def nodes(self) -> Mapping[str, Node]:
+        fields = ("NodeList", "StateComplete", "Partition", "features", "Reason")
+        nodes: dict[str, Node] = {}
+        for name, state, partition, features, reason in self._table("sinfo", "--Node", fields=fields):
+            known = nodes.get(name)
+            nodes[name] = Node(
+                name=name,
+                state=_node_state(state),
+                reason="" if reason == "none" else reason,
+                partitions=frozenset({partition.rstrip("*")}) | (known.partitions if known else frozenset()),
+                features=frozenset(filter(None, _text(features).split(","))),
+            )
+        return nodes
+
+    # -- deeds -----------------------------------------------------------------------------------
+
+    def requeue_hold(self, job: Job, *, special_exit: bool = False) -> None:
+        self._run("scontrol", "requeuehold", *(["State=SpecialExit"] if special_exit else []), job.label)
+
+    def update(
+        self,
+        job: Job,
+        *,
+        excluded: Sequence[str] | None = None,
+        start_in: float | None = None,
+        admin_comment: str | None = None,
+    ) -> None:
+        changes = []
+        if excluded is not None:
+            changes.append(f"ExcNodeList={fold(excluded)}")
+        if start_in is not None:
+            changes.append("StartTime=now" + (f"+{round(start_in)}" if start_in >= 1 else ""))
+        if admin_comment is not None:
+            changes.append(f"AdminComment={admin_comment}")
+        if changes:
+            self._run("scontrol", "update", f"JobId={job.label}", *changes)
+
+    def release(self, job: Job) -> None:
+        self._run("scontrol", "release", job.label)
+
+    def cancel(self, job: Job) -> None:
+        self._run("scancel", job.label)
+
+    def run_as(self, program: str, *arguments: str, **process: Any) -> str:
+        """Any other of Slurm's programs; `process` as for subprocess.run (user, group, extra_groups)."""
+        return self._run(program, *arguments, **process)
+
+    # -- running ---------------------------------------------------------------------------------
+
+    def _run(self, program: str, *arguments: str, **process: Any) -> str:
+        path = str(self._bin / program) if self._bin else program
+        what = f"{program} {' '.join(arguments[:2])}"
+        try:
+            done = subprocess.run(
+                [path, *arguments],
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=self._timeout,
+                check=False,
+                **process,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise SlurmUnavailable(f"{what}: no answer within {self._timeout:g} s") from error
+        except OSError as error:
+            raise SlurmUnavailable(f"{path}: {error.strerror}; hint: SlurmBinDir in recovery.conf") from error
+        output = done.stdout.decode(errors="replace")
+        if done.returncode != 0:
+            raise from_text(what, done.stderr.decode(errors="replace") or output)
+        return output
+
+    def _table(self, program: str, *arguments: str, fields: Sequence[str]) -> list[list[str]]:
+        """Rows of a -O (--Format) query, one string a field."""
+        mark = f"<{secrets.token_hex(8)}>"
+        wanted = ",".join(f"{field}:{mark}" for field in fields)
+        return _rows(self._run(program, "--noheader", *_ALL[program], *arguments, "-O", wanted), mark, len(fields))
+
+    def _columns(self, *arguments: str, columns: Sequence[str]) -> list[list[str]]:
+        """Rows of a squeue -o (--format) query, which knows ExcNodeList; -O does not before 24.05."""
+        mark = f"<{secrets.token_hex(8)}>"
+        wanted = "".join(f"{column}{mark}" for column in columns)
+        return _rows(self._run("squeue", "--noheader", *_ALL["squeue"], *arguments, "-o", wanted), mark, len(columns))
+
+
+_ALL: Mapping[str, tuple[str, ...]] = {"squeue": ("--all", "--array"), "sinfo": ("--all",)}
+
+
+def _rows(output: str, mark: str, width: int) -> list[list[str]]:
+    cells = output.split(mark)[:-1]
+    rows = [cells[start : start + width] for start in range(0, len(cells), width)]
+    return [[row[0].removeprefix("\n").strip(), *(cell.strip() for cell in row[1:])] for row in rows]
+
+
+def _job(row: Sequence[str], excluded: str) -> Job:
+    values = {name: read(cell) for cell, (name, read) in zip(row, _FIELDS.values(), strict=True)}
+    code, signal = exit_pair(str(values["exit_code"]))
+    array = values["array_task_id"] is not None
+    derived = ":".join(map(str, exit_pair(str(values["derived_exit_code"]))))
+    return Job.model_validate(
+        values
+        | {
+            "array_job_id": values["array_job_id"] if array else None,
+            "exit_code": code,
+            "signal": signal,
+            "derived_exit_code": derived,
+            "excluded_nodes": expand(excluded),
+        }
+    )
+
+
+def _node_state(text: str) -> frozenset[str]:
+    """The words of sinfo's StateComplete; a trailing `*` means not responding."""
+    words = text.upper().replace("*", "+NOT_RESPONDING").rstrip("~#!%$@^-").split("+")
+    return frozenset(word for word in words if word)

@@ -1,0 +1,148 @@
+"""The port: the few questions and deeds that slurm_recovery needs of Slurm, and the records they use.
+
+Knows no adapter. Every method may raise SlurmError; SlurmUnavailable means "ask again later".
+Times are seconds since the epoch. All text fields may hold whatever a user chose to write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Protocol
+
+from slurm_recovery.records import Record
+
+# slurm.h job_states and squeue(1) "JOB STATE CODES".
+ENDED = frozenset(
+    "COMPLETED FAILED TIMEOUT CANCELLED NODE_FAIL BOOT_FAIL DEADLINE OUT_OF_MEMORY PREEMPTED".split()
+)
+WAITING = frozenset("PENDING REQUEUED REQUEUE_HOLD REQUEUE_FED SPECIAL_EXIT EXPEDITING".split())
+# sinfo(1) "NODE STATE CODES": a node that shows one of these cannot take part in a job's orderly end.
+UNUSABLE = frozenset("DOWN FAIL FAILING NOT_RESPONDING POWERED_DOWN POWERING_DOWN UNKNOWN ERROR".split())
+AWAY = UNUSABLE | frozenset("DRAIN DRAINED DRAINING MAINT RESERVED FUTURE INVAL".split())
+# slurm.h job_state_reason, as squeue prints it since 20.11 and before.
+LAUNCH_FAILED = ("launch failed requeued held", "launch_failed_requeued_held")
+
+
+class Job(Record):
+    """A job, array task or het component as slurmctld shows it now."""
+
+    job_id: int
+    array_job_id: int | None = None
+    array_task_id: int | None = None
+    het_job_id: int | None = None
+    state: str = ""
+    reason: str = ""
+    restart_count: int = 0
+    submit_time: float | None = None
+    start_time: float | None = None
+    end_time: float | None = None
+    exit_code: int = 0
+    signal: int = 0
+    derived_exit_code: str = ""
+    requeue: bool = True
+    batch: bool = True
+    expedited: bool = False
+    user_id: int = -1
+    user: str = ""
+    partition: str = ""
+    nodes: tuple[str, ...] = ()
+    excluded_nodes: tuple[str, ...] = ()
+    required_nodes: tuple[str, ...] = ()
+    num_nodes: int = 0
+    features: str = ""
+    priority: int = 0
+    work_dir: str = ""
+    stdout: str = ""
+    stderr: str = ""
+    comment: str = ""
+    admin_comment: str = ""
+    name: str = ""
+
+    @property
+    def label(self) -> str:
+        """How Slurm's commands address exactly this record: `120_3` for an array task, else the job id.
+
+        A bare id that equals the array's would mean the whole array.
+        """
+        if self.array_job_id is not None and self.array_task_id is not None:
+            return f"{self.array_job_id}_{self.array_task_id}"
+        return str(self.job_id)
+
+    @property
+    def pending(self) -> bool:
+        return self.state in WAITING
+
+    @property
+    def completing(self) -> bool:
+        return self.state == "COMPLETING"
+
+    @property
+    def ended(self) -> bool:
+        return self.state in ENDED
+
+    @property
+    def held(self) -> bool:
+        """Not to start before somebody releases it."""
+        return self.state in ("SPECIAL_EXIT", "REQUEUE_HOLD") or (
+            self.pending and self.reason.lower().startswith(("job requeued in held", "jobheld", *LAUNCH_FAILED))
+        )
+
+    @property
+    def launch_failed(self) -> bool:
+        """Put back and held by Slurm itself, because a prolog or the launch failed."""
+        return self.pending and self.reason.lower().startswith(LAUNCH_FAILED)
+
+
+class Node(Record):
+    """A node as slurmctld shows it; `state` holds Slurm's words, e.g. {"IDLE", "DRAIN"}."""
+
+    name: str
+    state: frozenset[str] = frozenset()
+    reason: str = ""
+    partitions: frozenset[str] = frozenset()
+    features: frozenset[str] = frozenset()
+
+    @property
+    def unusable(self) -> bool:
+        """Down or not responding: no orderly end of a job is to be had there."""
+        return bool(self.state & UNUSABLE)
+
+    @property
+    def away(self) -> bool:
+        """Not able to start a job now or soon: down, drained or reserved for maintenance."""
+        return bool(self.state & AWAY)
+
+
+class Slurm(Protocol):
+    """What an adapter must be able to do. A deed on the leader of a het job is done to all its components."""
+
+    def config(self) -> Mapping[str, str]:
+        """slurm.conf as slurmctld has it, keys in lower case."""
+
+    def jobs(self, ids: Collection[int]) -> Mapping[int, Job]:
+        """These jobs by their own ids, a het job's components with its leader; forgotten ones are left out."""
+
+    def dependents(self, job: Job) -> tuple[int, ...]:
+        """Ids of pending jobs that name this job (or its array, or its het leader) as a dependency."""
+
+    def nodes(self) -> Mapping[str, Node]:
+        """All nodes."""
+
+    def requeue_hold(self, job: Job, *, special_exit: bool = False) -> None:
+        """Put an ended or completing job back into the queue, held (or in state SPECIAL_EXIT)."""
+
+    def update(
+        self,
+        job: Job,
+        *,
+        excluded: Sequence[str] | None = None,
+        start_in: float | None = None,
+        admin_comment: str | None = None,
+    ) -> None:
+        """Set ExcNodeList (replaced as a whole; empty clears it), StartTime (seconds from now) and AdminComment."""
+
+    def release(self, job: Job) -> None:
+        """Release a held job."""
+
+    def cancel(self, job: Job) -> None:
+        """Cancel a job."""

@@ -1,0 +1,239 @@
+"""The private cluster itself: that it comes up, does what it is asked, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.leftovers import clean_up_dead_clusters
+from tests.cluster.ports import PortClaim
+from tests.cluster.private_cluster import ClusterError, ClusterUnavailable, PrivateCluster
+
+CHECKOUT = Path(__file__).parents[2]
+# A job that hides: one process has lost its environment, its session and its parent.
+HIDING = 'cd /; setsid env -i sleep 1000 & env -i bash -c "sleep 1000 & sleep 1000"'
+OTHER_OWNER = f"""
+import time
+from tests.cluster.private_cluster import PrivateCluster
+cluster = PrivateCluster(nodes=2).start()
+job = cluster.sbatch(script={HIDING!r})
+cluster.wait(job, "RUNNING")
+print(cluster.folder, flush=True)
+time.sleep(1000)
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[PrivateCluster]:
+    conf = {"SlurmdTimeout": "10", "minjobage": "77"}
+    partitions = ["PartitionName=main Nodes=ALL", "PartitionName=high Nodes=n[1-2] PriorityTier=10"]
+    with PrivateCluster(conf=conf, partitions=partitions, node_conf={"n2": "Feature=big"}) as booted:
+        yield booted
+
+
+def naming(folder: Path) -> list[int]:
+    """Every process that names the folder, found in another way than the cluster's own."""
+    word = os.fsencode(folder)
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            said = (process / "environ").read_bytes() + (process / "cmdline").read_bytes()
+            opened = b"".join(os.fsencode(os.readlink(entry)) for entry in (process / "fd").iterdir())
+        except OSError:
+            continue
+        if word in said + opened:
+            found.append(int(process.name))
+    return found
+
+
+def sleepers() -> set[int]:
+    """The processes of the hiding jobs, by what they run: 1000 s is said nowhere else."""
+    found = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if (process / "cmdline").read_bytes() == b"sleep\x001000\x00":
+                found.add(int(process.name))
+        except OSError:
+            continue
+    return found
+
+
+def start_other_owner() -> tuple[subprocess.Popen[str], Path]:
+    owner = subprocess.Popen([sys.executable, "-c", OTHER_OWNER], cwd=CHECKOUT, stdout=subprocess.PIPE, text=True)
+    assert owner.stdout is not None
+    folder = Path(owner.stdout.readline().strip())
+    assert folder.is_dir()
+    return owner, folder
+
+
+def test_a_job_runs_and_its_record_is_read(cluster: PrivateCluster) -> None:
+    before = time.time()
+    job = cluster.sbatch("-N2", "-J", "a\nb JobState=RUNNING", "--exclude=n3", script="srun hostname; exit 3")
+    record = cluster.wait(job)
+    assert record["State"] == "FAILED"
+    assert record["ExitCode"] == "3:0"
+    assert record["Name"] == "a\nb JobState=RUNNING"
+    assert record["ExcNodes"] == "n3"
+    assert record["AdminComment"] == ""
+    assert before - 2 < int(record["StartTime"]) <= int(record["EndTime"]) < time.time() + 2
+    assert len((cluster.work / f"slurm-{job}.out").read_text().split()) == 2
+
+
+def test_array_tasks_and_het_components_are_told_apart(cluster: PrivateCluster) -> None:
+    array = cluster.sbatch("--array=0-1", script="exit $SLURM_ARRAY_TASK_ID")
+    het = int(cluster.run("sbatch", "--parsable", "-n1", ":", "-n2", stdin="#!/bin/sh\n").stdout)
+    assert cluster.wait(f"{array}_0")["State"] == "COMPLETED"
+    assert cluster.wait(f"{array}_1")["ExitCode"] == "1:0"
+    assert cluster.show(het)["HetJobOffset"] == "0"
+    assert cluster.show(f"{het}+1")["HetJobOffset"] == "1"
+    assert len(cluster.records(array)) == 2
+
+
+def test_the_conf_is_what_was_asked_for(cluster: PrivateCluster) -> None:
+    assert "MinJobAge               = 77 sec" in cluster.run("scontrol", "show", "config").stdout
+    record = cluster.wait(cluster.sbatch("-p", "high", "--constraint=big", script="true"), "COMPLETED")
+    assert record["NodeList"] == "n2"
+    cluster.append_conf("KillWait=4")
+    cluster.reconfigure()
+    assert "KillWait                = 4 sec" in cluster.run("scontrol", "show", "config").stdout
+
+
+def test_a_job_of_another_user_writes_into_the_work_folder(cluster: PrivateCluster) -> None:
+    job = cluster.sbatch("--output=mine-%j", script="id -un", user="games")
+    assert cluster.wait(job, "COMPLETED")["UserName"] == "games"
+    output = cluster.work / f"mine-{job}"
+    assert (output.read_text(), output.owner()) == ("games\n", "games")
+
+
+def test_what_slurmctld_does_not_know_and_what_does_not_come(cluster: PrivateCluster) -> None:
+    assert cluster.records(999999) == []
+    with pytest.raises(LookupError):
+        cluster.show(999999)
+    with pytest.raises(ClusterError, match=r"exit 1: .*Invalid node name"):
+        cluster.run("scontrol", "update", "nodename=n9", "state=drain", "reason=x")
+    with pytest.raises(ClusterError, match=r"waited 0.2 s for rain, in vain(.|\n)*slurmctld.log"):
+        cluster.wait_for(lambda: None, timeout=0.2, what="rain")
+
+
+def test_a_node_dies_with_its_steps_and_comes_back(cluster: PrivateCluster) -> None:
+    job = cluster.sbatch("-N2", "-w", "n[3-4]", "--no-requeue", script="srun --overlap sleep 500")
+    cluster.wait(job, "RUNNING")
+    cluster.wait_for(lambda: len(steps_of(cluster)) >= 3, what="the batch step and two tasks")
+    cluster.kill_slurmd("n4")
+    assert cluster.daemon_pid("n4") == 0
+    left = steps_of(cluster)
+    assert left, "n3's steps live"
+    cluster.start_slurmd("n4")
+    cluster.run("scancel", str(job))
+    cluster.wait(job)
+
+
+def steps_of(cluster: PrivateCluster) -> list[int]:
+    titles = [(entry.pid, Path(f"/proc/{entry.pid}/cmdline")) for entry in cluster.processes()]
+    return [pid for pid, title in titles if title.exists() and title.read_bytes().startswith(b"slurmstepd")]
+
+
+@pytest.mark.parametrize("kill", [False, True])
+def test_slurmctld_ends_and_comes_back_with_its_jobs(kill: bool) -> None:
+    with PrivateCluster(nodes=1, slurm_user="slurm") as cluster:
+        assert (cluster.folder / "state").owner() == "slurm"
+        job = cluster.sbatch("--hold", script="true")
+        cluster.run("scontrol", "create", "reservation", "starttime=now", "duration=1", "users=root", "nodes=n1")
+        cluster.stop_slurmctld(kill=kill)
+        assert cluster.daemon_pid("slurmctld") == 0
+        cluster.start_slurmctld(nodes=False)
+        if not kill:  # SIGKILL may come before the state is saved
+            assert cluster.show(job)["State"] == "PENDING"
+        assert "slurmctld version" in cluster.slurmctld_log()
+
+
+def test_nothing_is_left_behind() -> None:
+    with PrivateCluster(nodes=2) as cluster:
+        before = sleepers()
+        cluster.wait(cluster.sbatch(script=HIDING), "RUNNING")
+        hidden = cluster.wait_for(lambda: len(sleepers() - before) >= 3 and sleepers() - before, what="the sleepers")
+        folder = cluster.folder
+        assert len(naming(folder)) >= 5
+    assert naming(folder) == []
+    assert not hidden & sleepers()
+    assert not folder.exists()
+    cluster.stop()
+
+
+def test_one_cluster_beside_another(cluster: PrivateCluster) -> None:
+    owner, folder = start_other_owner()
+    try:
+        with PrivateCluster(nodes=3, slurm_user="slurm") as third:
+            assert folder.is_dir(), "a living owner's cluster stays"
+            jobs = [(each, each.sbatch(script="true")) for each in (cluster, third)]
+            for each, job in jobs:
+                each.wait(job, "COMPLETED")
+    finally:
+        owner.terminate()
+        owner.wait(30)
+    assert owner.returncode == -signal.SIGTERM
+    assert not folder.exists(), "SIGTERM cleans up"
+    assert naming(folder) == []
+    assert cluster.node("n1")["StateLong"] in ("idle", "allocated", "mixed", "completing")
+
+
+def test_a_killed_owners_cluster_is_ended_by_the_next() -> None:
+    before = sleepers()
+    owner, folder = start_other_owner()
+    owner.kill()
+    owner.wait(30)
+    assert naming(folder)
+    with PrivateCluster(nodes=1):
+        assert not folder.exists()
+        assert naming(folder) == []
+        assert not sleepers() - before
+    assert folder not in clean_up_dead_clusters()
+
+
+def test_what_looks_like_a_cluster_and_is_none_stays(tmp_path: Path) -> None:
+    fresh, link, foreign = (tmp_path / f"slurm_recovery.{name}" for name in ("fresh", "link", "foreign"))
+    fresh.mkdir()
+    link.symlink_to(tmp_path)
+    foreign.mkdir()
+    os.utime(foreign, (1, 1))
+    os.chown(foreign, 1, 1)
+    assert clean_up_dead_clusters(tmp_path) == []
+    os.utime(fresh, (1, 1))
+    assert clean_up_dead_clusters(tmp_path) == [fresh]
+    assert not fresh.exists()
+
+
+def test_ports_that_are_taken_are_not_given() -> None:
+    first = PortClaim.find(5)
+    second = PortClaim.find(5)
+    assert not set(range(first.first, first.first + 5)) & set(range(second.first, second.first + 5))
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", first.first + 2))
+        taken.listen()
+        first.close()
+        assert PortClaim.of(range(first.first, first.first + 5)) is None
+    second.close()
+
+
+def test_who_is_not_root_is_told_so() -> None:
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.setuid(65534)
+        try:
+            PrivateCluster().start()
+        except ClusterUnavailable as error:
+            os.write(writing, str(error).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    os.close(writing)
+    assert os.read(reading, 1000).decode().endswith("run this as root")
+    os.close(reading)
