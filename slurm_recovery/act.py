@@ -104,8 +104,7 @@ class Actor:
         closed = incident.model_copy(update={"stage": stage, "note": note or incident.note}).at("closed", self.now())
         step = Step(time=self.now(), kind="note", action=stage.value, detail=note)
         closed = self.store.save(closed, step)
-        if stage is not Stage.RUNNING:
-            self.spool.clear_hold(closed.attempt.label)
+        self.spool.clear_hold(closed.attempt.label)
         return closed
 
     def note(self, incident: Incident, action: str, detail: str) -> Incident:

@@ -125,7 +125,7 @@ class Recovery:
         attempt = attempt_of(event, job, turn.components(job) if job else (), self.cluster)
         incident = self._known(attempt, event)
         if incident is None:
-            incident = Incident(attempt=attempt).at("ended", attempt.end_time or event.time)
+            incident = Incident(attempt=attempt).at("ended", _moment(event.time, attempt.end_time))
             incident = self._actor.note(incident.at("detected", self.now()), "detected", event.path.name)
         if event.waited_for and event.failed and job is not None and incident.stage is Stage.DETECTED:
             self._gate(incident, job, turn)
@@ -245,8 +245,7 @@ class Recovery:
     def _follow(self, incident: Incident, job: Job, turn: Turn) -> Incident:
         """RELEASED: until it runs; where our exclusions make it impossible, give way."""
         if not job.pending:
-            started = job.start_time or self.now()
-            return self._actor.close(incident.at("running", started), Stage.RUNNING, "")
+            return self._actor.close(incident.at("running", _moment(self.now(), job.start_time)), Stage.RUNNING, "")
         if job.reason == "BadConstraints":
             return self._give_way(incident, job, turn)
         if job.held and not job.priority and "released" in incident.times:
@@ -381,6 +380,11 @@ def release_holds(slurm: Slurm, spool: Spool, holds: Mapping[str, float], overdu
                 log.warning("released a job that we held and have no record of", job=label, task=task)
                 slurm.release(job)
         spool.clear_hold(label)
+
+
+def _moment(seen: float, told: float | None) -> float:
+    """Slurm tells times in whole seconds, rounded down: what we saw within that second is nearer the truth."""
+    return seen if told is None else min(seen, told + 1)
 
 
 def _is(attempt: Attempt, job: Job) -> bool:

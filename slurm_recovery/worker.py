@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
@@ -19,7 +20,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_e
 
 from slurm_recovery.config.confile import ConfigError
 from slurm_recovery.config.load import load
-from slurm_recovery.config.settings import Config
+from slurm_recovery.config.settings import Config, Settings
 from slurm_recovery.config.signature_files import load_signatures
 from slurm_recovery.detect.signature import SignatureError
 from slurm_recovery.hooks.spool import Spool
@@ -38,6 +39,15 @@ SLURM_PATIENCE = 60.0  # seconds for which an unreachable slurmctld is asked aga
 PURGE_EVERY = 86400.0
 
 Problem = (ConfigError, SignatureError, StoreError, SlurmError, OSError)
+
+
+@dataclass(frozen=True)
+class Ports:
+    """How the worker gets at the outside: its adapters, each made when it is needed."""
+
+    slurm: Callable[[Settings], Slurm] = open_slurm
+    store: Callable[[str], Store] = Store.open
+    spool: Callable[[Path], Spool] = Spool
 
 
 def open_recovery(config: Config, slurm: Slurm, store: Store, spool: Spool) -> Recovery:
@@ -71,11 +81,11 @@ def drive(recovery: Recovery, deadline: float, sleep: Callable[[float], None] = 
             sleep(0.02)
 
 
-def work(config: Config, spool: Spool, deadline: float) -> None:
+def work(config: Config, spool: Spool, deadline: float, ports: Ports = Ports()) -> None:
     """Open everything, drive the turns. Without a usable store, release what we hold, and let every hook go."""
-    slurm = open_slurm(config.settings)
+    slurm = ports.slurm(config.settings)
     try:
-        with Store.open(config.settings.url) as store:
+        with ports.store(config.settings.url) as store:
             drive(open_recovery(config, slurm, store, spool), deadline)
             store.purge(time.time() - config.settings.retain_time)
     except StoreError:
@@ -90,7 +100,7 @@ def let_go(spool: Spool) -> None:
         spool.defer(event)
 
 
-def main(argv: list[str] | None = None) -> int:
+def main(argv: list[str] | None = None, ports: Ports = Ports()) -> int:
     """The worker's process. Exit status 0, or 1 with one line in worker.log."""
     parser = argparse.ArgumentParser(prog="slurm_recovery.worker", description=__doc__)
     parser.add_argument("--conf", type=Path, required=True, help="recovery.conf")
@@ -100,25 +110,25 @@ def main(argv: list[str] | None = None) -> int:
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(900)
     configure_log()
-    spool = Spool(arguments.state)
+    spool = ports.spool(arguments.state)
     inherited: int | None = arguments.lock_fd
     while True:
         with spool.lock(inherited=inherited) as got:
             if not got:
                 return 0
             _rotate(arguments.state / "worker.log")
-            failed = _once(arguments.conf, spool)
+            failed = _once(arguments.conf, spool, ports)
         # A hook that found the lock taken relies on us: look again after letting it go.
         if failed or not spool.waiting():
             return int(failed)
         inherited = None
 
 
-def _once(conf: Path, spool: Spool) -> bool:
+def _once(conf: Path, spool: Spool, ports: Ports) -> bool:
     try:
         config = load(conf)
         signal.alarm(int(config.settings.worker_timeout))
-        work(config, spool, time.monotonic() + config.settings.worker_timeout - 10)
+        work(config, spool, time.monotonic() + config.settings.worker_timeout - 10, ports)
     except Problem as error:
         log.error("worker failed", error=str(error))
         let_go(spool)

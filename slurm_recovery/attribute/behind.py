@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 
-from slurm_recovery.attribute.cause_rows import only_end
+from slurm_recovery.attribute.first_rank import only_end
 from slurm_recovery.attribute.reasons import REASONS
 from slurm_recovery.attribute.view import Finding, View, category, suspects, told
 from slurm_recovery.detect.frame import frame

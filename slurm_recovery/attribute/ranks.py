@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from slurm_recovery.detect.frame import TaskEnd, frame, task_end
+from slurm_recovery.detect.frame import MOST_HOSTS, TaskEnd, frame, task_end
 from slurm_recovery.records import Attempt, Evidence, Source
+
+MOST_TASKS = 4096  # on one host
 
 
 @dataclass(frozen=True)
@@ -20,10 +22,14 @@ class Places:
 
     nodes: tuple[str, ...]
     per_node: int | None
-    ends: tuple[TaskEnd, ...]  # what srun said of tasks, in order
+    by_line: dict[str, TaskEnd]  # what srun said of tasks, in order
     of_rank: dict[int, str]  # by evidence
     of_task: dict[int, str]  # by srun's own lines
     entries: tuple[tuple[str, int, int], ...]  # of torchrun's tables: node, rank, local rank
+
+    @property
+    def ends(self) -> tuple[TaskEnd, ...]:
+        return tuple(self.by_line.values())
 
     @property
     def tasks_are_ranks(self) -> bool:
@@ -47,8 +53,8 @@ class Places:
         if self.tasks_are_ranks:
             if (task := frame(evidence.line).task) is not None:
                 return task
-            if (end := task_end(evidence.line)) is not None and len(end.tasks) == 1:
-                return min(end.tasks)
+            if (end := self.by_line.get(evidence.line)) is not None and end.only is not None:
+                return end.only
         return self._by_local_rank(evidence)
 
     def _by_local_rank(self, evidence: Evidence) -> int | None:
@@ -93,14 +99,14 @@ class Places:
 def places(attempt: Attempt, evidence: Iterable[Evidence]) -> Places:
     """Reads the places out of all the evidence of an attempt."""
     evidence = tuple(evidence)
-    ends = tuple(end for found in evidence if (end := task_end(found.line)) is not None)
-    bare = Places(attempt.nodes, attempt.ntasks_per_node, ends, {}, {}, ())
+    by_line = _ends(evidence)
+    bare = Places(attempt.nodes, attempt.ntasks_per_node, by_line, {}, {}, ())
     told = [(found.rank, bare.known(found.node)) for found in evidence if found.rank is not None and found.node]
-    by_task = [(task, bare.known(end.hosts[0])) for end in ends if len(end.hosts) == 1 for task in end.tasks]
+    by_task = [(task, bare.known(end.hosts[0])) for end in _on_one_host(by_line) for span in end.tasks for task in span]
     return Places(
         attempt.nodes,
         attempt.ntasks_per_node,
-        ends,
+        by_line,
         _agreed(told),
         _agreed(by_task),
         tuple(
@@ -112,6 +118,21 @@ def places(attempt: Attempt, evidence: Iterable[Evidence]) -> Places:
             and found.local_rank is not None
         ),
     )
+
+
+def _ends(evidence: Iterable[Evidence]) -> dict[str, TaskEnd]:
+    """What srun said of tasks, by line; no more than MOST_HOSTS hosts in all, for the lines are the user's."""
+    found: dict[str, TaskEnd] = {}
+    named = 0
+    for line in dict.fromkeys(one.line for one in evidence):
+        if named < MOST_HOSTS and (end := task_end(line)) is not None:
+            found[line] = end
+            named += len(end.hosts)
+    return found
+
+
+def _on_one_host(by_line: dict[str, TaskEnd]) -> list[TaskEnd]:
+    return [end for end in by_line.values() if len(end.hosts) == 1 and end.count <= MOST_TASKS]
 
 
 def _agreed(pairs: Iterable[tuple[int | None, str | None]]) -> dict[int, str]:

@@ -58,7 +58,10 @@ def node_failed(view: View) -> Finding | None:
         return None
     lines = view.having(role=Role.ROOT, reasons=("node_fail",))
     because = f"{REASONS['node_fail'].sentence} State {_state(view)}."
-    return Finding("node_fail", because, lines, suspects=suspects(view, lines, "node_fail"))
+    named = suspects(view, lines, "node_fail")
+    if not named and (kernel := kernel_hardware(view)):
+        lines, named = kernel.evidence, kernel.suspects
+    return Finding("node_fail", because, lines, suspects=named)
 
 
 def out_of_memory(view: View) -> Finding | None:
@@ -74,7 +77,7 @@ def _killed_rank(view: View) -> int | None:
     """The rank that ran out of memory, by srun or by a failure table."""
     killed = [end for end in view.places.ends if end.how.startswith("Out Of Memory")]
     if killed and view.places.tasks_are_ranks:
-        return min(killed[0].tasks)
+        return killed[0].first
     tables = [found.rank for found in view.having(signatures=("torchrun_table",), reasons=("killed_unknown",))]
     return tables[0] if tables else None
 
@@ -91,8 +94,12 @@ def cancelled(view: View) -> Finding | None:
 def time_limit(view: View) -> Finding | None:
     if _state(view) not in TIME_STATES:
         return None
-    earlier = kernel_hardware(view) or _long_before(view) or _silent(view)
-    return earlier or Finding("time_limit", f"{REASONS['time_limit'].sentence} State {_state(view)}.")
+    return _before_the_limit(view) or Finding("time_limit", f"{REASONS['time_limit'].sentence} State {_state(view)}.")
+
+
+def _before_the_limit(view: View) -> Finding | None:
+    """What the time limit only put an end to."""
+    return kernel_hardware(view) or _long_before(view) or _silent(view)
 
 
 def _long_before(view: View) -> Finding | None:
@@ -103,7 +110,7 @@ def _long_before(view: View) -> Finding | None:
 
 
 def _silent(view: View) -> Finding | None:
-    clock = view.having(signatures=(CLOCK,))
+    clock = view.having(source=Source.JOB_LOG, signatures=(CLOCK,))
     end = view.ended
     if not clock or clock[0].time is None or end is None or end - clock[0].time < SILENCE:
         return None
@@ -130,7 +137,10 @@ WORDS = (
 def slurm_words(view: View) -> Finding | None:
     found = {line.reason: line for line in reversed(view.having(source=Source.JOB_LOG, role=Role.ROOT, reasons=WORDS))}
     reason = next((word for word in WORDS if word in found), None)
-    return _words(view, reason, found[reason]) if reason else None
+    if reason is None:
+        return None
+    earlier = _before_the_limit(view) if reason == "time_limit" else None
+    return earlier or _words(view, reason, found[reason])
 
 
 def _words(view: View, reason: str, line: Evidence) -> Finding:

@@ -20,6 +20,8 @@ AFTER_END = 15 * MINUTE
 BEFORE_END = 2 * HOUR
 # A time without its zone was taken as UTC: no zone is further away than this.
 ZONE_SLACK = 14 * HOUR
+# A job in these states may have stood still for long before it ended.
+LONG_STATES = ("TIMEOUT", "DEADLINE", "NODE_FAIL")
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,12 @@ def view(observation: Observation) -> View:
     """The observation without the evidence that lies outside its attempt's window."""
     attempt = observation.attempt
     log_end = _last(observation.evidence)
-    evidence = tuple(found for found in observation.evidence if _inside(found, attempt, log_end))
+    uptimes = _uptimes(observation.evidence)
+    evidence = tuple(
+        found
+        for found in observation.evidence
+        if _inside(found, attempt, log_end) and not _long_ago(found, attempt, uptimes)
+    )
     return View(attempt, observation, evidence, places(attempt, evidence))
 
 
@@ -102,9 +109,23 @@ def _inside(evidence: Evidence, attempt: Attempt, log_end: float | None) -> bool
     return _begin(attempt, end) - slack <= evidence.time <= end + AFTER_END + slack
 
 
+def _uptimes(evidence: Iterable[Evidence]) -> dict[str | None, float]:
+    """The last time since boot that each node's kernel log tells."""
+    read = [(found.node, frame(found.line).uptime) for found in evidence if found.source is Source.KERNEL_LOG]
+    return {node: uptime for node, uptime in read if uptime is not None}
+
+
+def _long_ago(evidence: Evidence, attempt: Attempt, uptimes: dict[str | None, float]) -> bool:
+    """Whether the node's own kernel log went on for long after this line, so that it is of an earlier time."""
+    if evidence.source is not Source.KERNEL_LOG or attempt.state in LONG_STATES or evidence.node not in uptimes:
+        return False
+    uptime = frame(evidence.line).uptime
+    return uptime is not None and uptimes[evidence.node] - uptime > BEFORE_END
+
+
 def _begin(attempt: Attempt, end: float) -> float:
     """From when on evidence counts: a job that ran into its limit may have hung since its start."""
-    if attempt.state in ("TIMEOUT", "DEADLINE", "NODE_FAIL"):
+    if attempt.state in LONG_STATES:
         return attempt.start_time if attempt.start_time is not None else end - 24 * HOUR
     return end - BEFORE_END
 

@@ -43,7 +43,7 @@ def list_incidents(
     noheader: NoHeader = False,
     as_json: Json = False,
 ) -> None:
-    """List incidents: failed jobs, why they failed, and what became of them.
+    """List failed jobs, why they failed, and what became of them.
 
     One line an attempt, newest first. STAGE says where it stands; MODE is act, or observe where nothing was
     done and the verdict is advice only; EXCLUDED are the nodes that the restarted job is kept off.

@@ -69,7 +69,6 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    no_args_is_help=True,
 )
 
 
@@ -79,7 +78,7 @@ def _say_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(no_args_is_help=True)
 def srecover(
     ctx: typer.Context,
     conf: Annotated[

@@ -60,7 +60,8 @@ def say_table(columns: Sequence[Column], rows: Iterable[Sequence[object]], *, he
 
 def fitted(columns: Sequence[Column], rows: Sequence[Sequence[object]]) -> tuple[Column, ...]:
     """The same columns, each wide enough for its head and its rows; for output that nobody parses."""
-    widths = [max([len(column.head), *(len(harmless(str(row[at]))) for row in rows)]) for at, column in enumerate(columns)]
+    cells = [[column.head for column in columns], *([harmless(str(cell)) for cell in row] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return tuple(column._replace(width=width) for column, width in zip(columns, widths, strict=True))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from slurm_recovery.attribute.reasons import REASONS
+from slurm_recovery.attribute.reasons import REASONS, advised, requeues
 from slurm_recovery.config.settings import Config, Mode, Policy
 from slurm_recovery.decide.history import Ledger
 from slurm_recovery.records import Attempt, Attribution, Decision, Verdict
@@ -36,12 +36,12 @@ class Case(NamedTuple):
 
     @property
     def action(self) -> Verdict:
-        return self.config.reason(self.reason).action or REASONS[self.reason].action
+        return self.config.reason(self.reason).action or advised(self.attribution)
 
     @property
     def reason_budget(self) -> int:
         own = self.config.reason(self.reason).max_requeues
-        return own if own is not None else REASONS[self.reason].max_requeues
+        return own if own is not None else requeues(self.attribution)
 
 
 class Rule(NamedTuple):

@@ -12,8 +12,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
 
-MOST_HOSTS = 65536
-MOST_TASKS = 1 << 20
+MOST_HOSTS = 16384
 
 
 @dataclass(frozen=True)
@@ -26,6 +25,7 @@ class Frame:
     local_rank: int | None = None
     node: str | None = None
     time: float | None = None
+    uptime: float | None = None  # seconds since the node's boot, where the kernel printed only that
     zoned: bool = False  # the time came with its offset; otherwise it was taken as UTC
 
 
@@ -43,6 +43,7 @@ _PREFIXES = tuple(
         rf"\[{_N},{_N}\]\[(?P<node>{_HOST}):{_N}\] ?",
         rf"(?P<node>{_HOST}):{_N}:{_N} \[(?P<local_rank>{_N})\] ?",  # NCCL: host:pid:tid [device]
         rf"\[(?P<node>{_HOST}):{_N}(?::{_N}){{1,3}}\] {{1,4}}",  # UCX: [host:pid:thread:tid]
+        rf"\((?:[\w.:-]{{1,120}} )?pid={_N}(?:, ip=[\d.]{{7,15}})?\) ?",  # Ray
         rf"(?P<node>{_HOST}): (?=\[(?:rank|default|\d{{1,7}},))",  # pdsh, clush before another prefix
     )
 )
@@ -58,26 +59,26 @@ _STAMP = re.compile(
 )
 # dmesg -T: "[Thu Jun  4 10:22:30 2026]"; journalctl -k without a year carries no full date and is left alone
 _CTIME = re.compile(r"\[?(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) (?P<ctime>[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4})\] ?")
-_UPTIME = re.compile(r"(?:kern {1,2}:\w{1,8} {0,3}: )?\[ {0,8}\d{1,12}\.\d{1,9}\] ?")
+_UPTIME = re.compile(r"(?:kern {1,2}:\w{1,8} {0,3}: )?\[ {0,8}(?P<uptime>\d{1,12}\.\d{1,9})\] ?")
 
 
 def frame(line: str) -> Frame:
     """The line's prefixes, outermost first; of two that name the same thing the inner one counts."""
     found: dict[str, str] = {}
-    time, zoned = None, False
+    stamp = _Stamp()
     if label := _LABEL.match(line):
         found["task"], line = label["task"], line[label.end() :]
     for _ in range(MOST_PREFIXES):
-        stamp, length, has_zone = _leading_time(line)
-        if length:
-            line = line[length:]
-            time, zoned = (stamp, has_zone) if time is None and stamp is not None else (time, zoned)
-            continue
-        match = next((hit for prefix in _PREFIXES if (hit := prefix.match(line))), None)
-        if match is None or match.end() == 0:
-            break
-        found.update({key: value for key, value in match.groupdict().items() if value is not None})
-        line = line[match.end() :]
+        if (read := _leading_time(line)) is not None:
+            length, told = read
+            stamp = stamp if stamp.told else told
+        else:
+            match = next((hit for prefix in _PREFIXES if (hit := prefix.match(line))), None)
+            if match is None:
+                break
+            length = match.end()
+            found.update({key: value for key, value in match.groupdict().items() if value is not None})
+        line = line[length:]
     inner = _INNER_RANK.search(line, 0, 400)
     if inner and "rank" not in found:
         found["rank"] = inner["rank"]
@@ -87,8 +88,9 @@ def frame(line: str) -> Frame:
         rank=_number(found.get("rank")),
         local_rank=_number(found.get("local_rank")),
         node=found.get("node"),
-        time=time,
-        zoned=zoned,
+        time=stamp.time,
+        uptime=stamp.uptime,
+        zoned=stamp.zoned,
     )
 
 
@@ -96,16 +98,26 @@ def _number(text: str | None) -> int | None:
     return int(text) if text is not None else None
 
 
-def _leading_time(line: str) -> tuple[float | None, int, bool]:
-    """A time at the line's very start, how many characters it takes, and whether it names its zone."""
+@dataclass(frozen=True)
+class _Stamp:
+    time: float | None = None
+    zoned: bool = False
+    uptime: float | None = None
+
+    @property
+    def told(self) -> bool:
+        return self.time is not None or self.uptime is not None
+
+
+def _leading_time(line: str) -> tuple[int, _Stamp] | None:
+    """A time at the line's very start: how many characters it takes, and what it says."""
     if match := _STAMP.match(line):
-        when, zoned = _iso(match["date"], match["clock"], match["part"], match["zone"])
-        return when, match.end(), zoned
+        return match.end(), _Stamp(*_iso(match["date"], match["clock"], match["part"], match["zone"]))
     if match := _CTIME.match(line):
-        return _ctime(match["ctime"]), match.end(), False
+        return match.end(), _Stamp(_ctime(match["ctime"]))
     if match := _UPTIME.match(line):
-        return None, match.end(), False
-    return None, 0, False
+        return match.end(), _Stamp(uptime=float(match["uptime"]))
+    return None
 
 
 def _iso(date: str, clock: str, part: str | None, zone: str | None) -> tuple[float | None, bool]:
@@ -165,18 +177,18 @@ def _bounded(text: str) -> bool:
     return re.search(r"\d{19}", text) is None
 
 
-def tasks(text: str) -> frozenset[int]:
-    """The numbers of a Slurm task list (`8-10,12-15`); empty where it is none or names too many."""
-    numbers: set[int] = set()
+def tasks(text: str) -> tuple[range, ...]:
+    """The spans of a Slurm task list (`8-10,12-15`), not expanded; () where it is none."""
+    spans = []
     for part in text[:4000].split(","):
         first, dash, last = part.partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()) or len(first) > 9 or len(last) > 9:
-            return frozenset()
-        span = range(int(first), int(last if dash else first) + 1)
-        if len(span) + len(numbers) > MOST_TASKS:
-            return frozenset()
-        numbers.update(span)
-    return frozenset(numbers)
+        if not _TASK.fullmatch(first) or (dash and not _TASK.fullmatch(last)):
+            return ()
+        spans.append(range(int(first), int(last if dash else first) + 1))
+    return tuple(span for span in spans if span)
+
+
+_TASK = re.compile(r"[0-9]{1,9}")
 
 
 @dataclass(frozen=True)
@@ -184,8 +196,22 @@ class TaskEnd:
     """What one `srun: error:` line says: these tasks on these hosts ended so."""
 
     hosts: tuple[str, ...]
-    tasks: frozenset[int]
+    tasks: tuple[range, ...]
     how: str  # "Exited with exit code 1", "Killed", "Aborted (core dumped)", "Out Of Memory"
+
+    @property
+    def count(self) -> int:
+        """How many tasks it speaks of."""
+        return sum(map(len, self.tasks))
+
+    @property
+    def first(self) -> int:
+        return min(span.start for span in self.tasks)
+
+    @property
+    def only(self) -> int | None:
+        """The task, if it speaks of one alone."""
+        return self.first if self.count == 1 else None
 
 
 # slurm src/srun/libsrun/launch.c: "%s: %s %s: %s"

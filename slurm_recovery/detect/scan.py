@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from typing import Any
 
 from slurm_recovery.detect.frame import Frame, any_time, frame
 from slurm_recovery.detect.lines import Line, Prefilter, same, split
@@ -23,7 +24,11 @@ KEPT = {Role.ROOT: 160, Role.CONDITIONAL: 160, Role.SECONDARY: 80, Role.NOISE: 4
 CLOCK = "clock"  # the signature id of the last dated line that the program printed
 CLOCK_LINES = 4  # such a line counts only this near to the program's last line
 TABLE = "torchrun_table"
+VOICE = "voice"  # one of the tasks, ranks or hosts that printed anything at all: it ran
+MOST_VOICES = 16
+_VOICE = re.compile(rb" {0,7}\d{1,7}: |\[rank\d{1,7}\]|[A-Za-z][\w.-]{0,60}:\d{1,10}:\d{1,10} \[")
 MOST_TABLE_LINES = 4000
+_SLURM = (b"srun:", b"slurmstepd:")
 _TABLE_KEYS = (b"  host  ", b"  rank  ", b"  exitcode")
 
 _Key = tuple[str, object, object, object]
@@ -48,10 +53,11 @@ def scan(
     rows = tuple(row for row in signatures if row.log in (None, source))
     for line, candidates in _prefilter(rows).candidates(lines):
         walk.line(line, candidates)
+    if source is Source.JOB_LOG and b"(local_rank:" in data:
+        walk.table(lines)
     if source is Source.JOB_LOG:
-        if b"(local_rank:" in data:
-            walk.table(lines)
-        walk.clock(lines)
+        walk.voices(lines)
+    walk.clock(lines)
     return walk.evidence()
 
 
@@ -90,63 +96,71 @@ class _Walk:
         local_rank = _int(groups.get("local_rank"))
         place = rank if rank is not None else ("task", head.task, head.local_rank)
         wording = same(head.text[:80].encode()) if row.role is Role.ROOT else b""
-        self._keep(
-            (row.id, place, node, wording),
+        found = self._place(
+            row.id,
             number,
-            Evidence(
-                source=self._source,
-                trust=self._trust,
-                signature=row.id,
-                reason=row.reason,
-                role=row.role,
-                line=_excerpt(text),
-                place=f"{self._path}:{number}",
-                node=node,
-                rank=rank,
-                local_rank=local_rank if local_rank is not None else head.local_rank,
-                time=head.time if head.time is not None else any_time(text),
-            ),
+            text,
+            reason=row.reason,
+            role=row.role,
+            node=node,
+            rank=rank,
+            local_rank=local_rank if local_rank is not None else head.local_rank,
+            time=head.time if head.time is not None else any_time(text),
         )
+        self._keep((row.id, place, node, wording), number, found)
 
     def _entry(self, entry: Entry, number: int, text: str) -> None:
-        self._keep(
-            (TABLE, entry.rank, entry.node, entry.reason),
+        found = self._place(
+            TABLE,
             number,
-            Evidence(
-                source=self._source,
-                trust=self._trust,
-                signature=TABLE,
-                reason=entry.reason,
-                role=entry.role if entry.reason else Role.NOISE,
-                line=_excerpt(text),
-                place=f"{self._path}:{number}",
-                node=entry.node,
-                rank=entry.rank,
-                local_rank=entry.local_rank,
-            ),
+            text,
+            reason=entry.reason,
+            role=entry.role if entry.reason else Role.NOISE,
+            node=entry.node,
+            rank=entry.rank,
+            local_rank=entry.local_rank,
+        )
+        self._keep((TABLE, entry.rank, entry.node, entry.reason), number, found)
+
+    def _place(self, signature: str, number: int, text: str, **known: Any) -> Evidence:
+        """Evidence of a place or time; a cause only if `known` gives it a reason and a role."""
+        values = {"reason": "", "role": Role.NOISE, "node": self._node, **known}
+        return Evidence(
+            source=self._source,
+            trust=self._trust,
+            signature=signature,
+            line=_excerpt(text),
+            place=f"{self._path}:{number}",
+            **values,
         )
 
+    def voices(self, lines: Sequence[Line]) -> None:
+        """Notes who printed anything: the first and the last few of those that can be told apart."""
+        heard: dict[bytes, Line] = {}
+        for line in lines:
+            if (match := _VOICE.match(line[1])) and match[0] not in heard:
+                heard[match[0]] = line
+        chosen = list(heard.values())
+        if len(chosen) > MOST_VOICES:
+            chosen = chosen[: MOST_VOICES // 2] + chosen[-(MOST_VOICES // 2) :]
+        for number, data in chosen:
+            text = data.decode("utf-8", errors="replace")
+            head = frame(text)
+            found = self._place(VOICE, number, text, rank=head.rank, node=head.node)
+            self._keep((VOICE, head.rank, head.node, head.task), number, found)
+
     def clock(self, lines: Sequence[Line]) -> None:
-        """Notes when the program itself last printed a date, if that was (nearly) the last it printed."""
-        own = [line for line in lines[-200:] if not line[1].lstrip().startswith((b"srun:", b"slurmstepd:"))]
+        """Notes when a job's program last printed a date, if that was nearly the last it printed.
+
+        In a kernel log: the last line that tells a time of any kind.
+        """
+        kernel = self._source is Source.KERNEL_LOG
+        own = lines if kernel else [line for line in lines[-200:] if not line[1].lstrip().startswith(_SLURM)]
         for number, data in reversed(own[-CLOCK_LINES:]):
             text = data.decode("utf-8", errors="replace")
-            if (when := any_time(text)) is not None:
-                key = (CLOCK, None, None, None)
-                self._keep(
-                    key,
-                    number,
-                    Evidence(
-                        source=self._source,
-                        trust=self._trust,
-                        signature=CLOCK,
-                        reason="",
-                        role=Role.NOISE,
-                        line=_excerpt(text),
-                        place=f"{self._path}:{number}",
-                        time=when,
-                    ),
-                )
+            when = frame(text).time if kernel else any_time(text)
+            if when is not None or (kernel and frame(text).uptime is not None):
+                self._keep((CLOCK, None, None, None), number, self._place(CLOCK, number, text, time=when))
                 return
 
     def _keep(self, key: _Key, number: int, evidence: Evidence) -> None:

@@ -2,27 +2,39 @@
 
 Fields are parted by a random word that is new for every call, so that no text which a user chose (job
 name, comment, path) can forge a field. Arguments go to the program as they are, never through a shell.
-Every call ends within `timeout` seconds.
+Every process ends within `timeout` seconds.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import subprocess
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from slurm_recovery.slurm.dependency import names_job
-from slurm_recovery.slurm.errors import SlurmUnavailable, UnknownJob, from_text
+from slurm_recovery.slurm.errors import Refused, SlurmUnavailable, UnknownJob, from_text
 from slurm_recovery.slurm.hostlist import expand, fold
-from slurm_recovery.slurm.port import Job, Node
+from slurm_recovery.slurm.port import Job, Node, job_record
 
 Reader = Callable[[str], object]
 
+_FEW = 1000  # ids that one command line names; squeue itself asks for all jobs where it names more than one
+_EXPEDITE = "enable_expedited_requeue"  # slurm.conf(5) SlurmctldParameters, from 25.11 on
+
 
 def _text(value: str) -> str:
+    return "" if value == "(null)" else value
+
+
+def _reason(value: str) -> str:
+    return "" if value in ("None", "(null)") else value
+
+
+def _setting(value: str) -> str:
     return "" if value in ("(null)", "N/A") else value
 
 
@@ -50,13 +62,13 @@ _FIELDS: Mapping[str, tuple[str, Reader]] = {
     "ArrayTaskID": ("array_task_id", _number),
     "HetJobID": ("het_job_id", _number),
     "State": ("state", str),
-    "Reason": ("reason", _text),
+    "Reason": ("reason", _reason),
     "RestartCnt": ("restart_count", _count),
     "SubmitTime": ("submit_time", _number),
     "StartTime": ("start_time", _number),
     "EndTime": ("end_time", _number),
-    "exit_code": ("exit_code", str),
-    "DerivedEC": ("derived_exit_code", str),
+    "exit_code": ("exit_pair", exit_pair),
+    "DerivedEC": ("derived_pair", exit_pair),
     "Requeue": ("requeue", "1".__eq__),
     "BatchFlag": ("batch", lambda value: value != "0"),
     "UserID": ("user_id", int),
@@ -89,28 +101,59 @@ class Commands:
         }
         if slurm_conf or os.environ.get("SLURM_CONF"):
             self._environment["SLURM_CONF"] = str(slurm_conf or os.environ["SLURM_CONF"])
+        self._expedites: bool | None = None  # whether slurm.conf allows expedited requeues; unknown until asked
 
     # -- questions -------------------------------------------------------------------------------
 
     def config(self) -> Mapping[str, str]:
         pairs = (line.partition("=") for line in self._run("scontrol", "show", "config").splitlines() if "=" in line)
-        return {key.strip().lower(): _text(value.strip()) for key, _, value in pairs}
+        found = {key.strip().lower(): _setting(value.strip()) for key, _, value in pairs}
+        self._expedites = _EXPEDITE in found.get("slurmctldparameters", "").lower()
+        return found
 
     def jobs(self, ids: Collection[int]) -> Mapping[int, Job]:
         if not ids:
             return {}
-        chosen = ("--jobs", ",".join(map(str, sorted(ids))), "--states", "all")
+        chosen = ("--states", "all", *_named(ids))
         try:
             rows = self._table("squeue", *chosen, fields=tuple(_FIELDS))
-            excluded = {row[0]: row[1] for row in self._columns(*chosen, columns=("%A", "%x"))}
+            excluded = {int(row[0]): row[1] for row in self._columns(*chosen, columns=("%A", "%x"))}
         except UnknownJob:
             return {}
-        jobs = (_job(row, excluded.get(row[0], "")) for row in rows)
-        return {job.job_id: job for job in jobs}
+        expedited = self.expedited(ids)
+        jobs: dict[int, Job] = {}
+        for values in _first_tasks(map(_values, rows)):
+            number = values["job_id"]
+            # One that only the first answer knows has been forgotten in between: its exclusions are not known.
+            if number in excluded and _asked(values, ids):
+                jobs[number] = _job(values, excluded[number], number in expedited)
+        return jobs
+
+    def expedited(self, ids: Collection[int]) -> frozenset[int]:
+        """Those of the jobs that were submitted with `--requeue=expedite`. sbatch(1), from 25.11 on.
+
+        Asks nothing where slurm.conf does not allow such jobs. Only the JSON output tells them apart: in the text
+        that scontrol prints, a job's name can hold the same words.
+        """
+        if self._expedites is None:
+            self.config()
+        if not self._expedites or not ids:
+            return frozenset()
+        try:
+            said = self._run("squeue", *_ALL["squeue"], "--states", "all", *_named(ids), "--json")
+        except UnknownJob:
+            return frozenset()
+        try:
+            return frozenset(
+                record["job_id"] for record in json.loads(said, strict=False)["jobs"]
+                if "EXPEDITED_REQUEUE" in record["flags"]
+            )  # fmt: skip
+        except (ValueError, KeyError, TypeError) as error:
+            raise Refused(f"squeue --json: not what was expected: {error!r}") from error
 
     def dependents(self, job: Job) -> tuple[int, ...]:
         rows = self._table("squeue", "--states", "pending", fields=("JobID", "Dependency"))
-        return tuple(int(row[0]) for row in rows if names_job(row[1], job))
+        return tuple(sorted({int(row[0]) for row in rows if names_job(row[1], job)}))
 
     def nodes(self) -> Mapping[str, Node]:
         fields = ("NodeList", "StateComplete", "Partition", "features", "Reason")
@@ -119,7 +162,7 @@ class Commands:
             known = nodes.get(name)
             nodes[name] = Node(
                 name=name,
-                state=_node_state(state),
+                state=node_state(state),
                 reason="" if reason == "none" else reason,
                 partitions=frozenset({partition.rstrip("*")}) | (known.partitions if known else frozenset()),
                 features=frozenset(filter(None, _text(features).split(","))),
@@ -147,10 +190,12 @@ class Commands:
         if admin_comment is not None:
             changes.append(f"AdminComment={admin_comment}")
         if changes:
-            self._run("scontrol", "update", f"JobId={job.label}", *changes)
+            for label in self._parts(job):
+                self._run("scontrol", "update", f"JobId={label}", *changes)
 
     def release(self, job: Job) -> None:
-        self._run("scontrol", "release", job.label)
+        for label in self._parts(job):
+            self._run("scontrol", "release", label)
 
     def cancel(self, job: Job) -> None:
         self._run("scancel", job.label)
@@ -159,13 +204,19 @@ class Commands:
         """Any other of Slurm's programs; `process` as for subprocess.run (user, group, extra_groups)."""
         return self._run(program, *arguments, **process)
 
+    def _parts(self, job: Job) -> list[str]:
+        """What to address for the whole of a job: a het job's leader alone would be just the first component."""
+        if job.het_job_id is None or job.het_job_id != job.job_id:
+            return [job.label]
+        return [row[0] for row in self._table("squeue", "--states", "all", *_named([job.job_id]), fields=("JobID",))]
+
     # -- running ---------------------------------------------------------------------------------
 
     def _run(self, program: str, *arguments: str, **process: Any) -> str:
         path = str(self._bin / program) if self._bin else program
         what = f"{program} {' '.join(arguments[:2])}"
         try:
-            done = subprocess.run(
+            done: subprocess.CompletedProcess[bytes] = subprocess.run(
                 [path, *arguments],
                 env=self._environment,
                 stdin=subprocess.DEVNULL,
@@ -202,27 +253,51 @@ _ALL: Mapping[str, tuple[str, ...]] = {"squeue": ("--all", "--array"), "sinfo": 
 def _rows(output: str, mark: str, width: int) -> list[list[str]]:
     cells = output.split(mark)[:-1]
     rows = [cells[start : start + width] for start in range(0, len(cells), width)]
-    return [[row[0].removeprefix("\n").strip(), *(cell.strip() for cell in row[1:])] for row in rows]
+    return [[row[0].removeprefix("\n"), *row[1:]] for row in rows]
 
 
-def _job(row: Sequence[str], excluded: str) -> Job:
-    values = {name: read(cell) for cell, (name, read) in zip(row, _FIELDS.values(), strict=True)}
-    code, signal = exit_pair(str(values["exit_code"]))
-    array = values["array_task_id"] is not None
-    derived = ":".join(map(str, exit_pair(str(values["derived_exit_code"]))))
-    return Job.model_validate(
-        values
+def _named(ids: Collection[int]) -> tuple[str, ...]:
+    """The option that names these jobs; none for so many that one command line would not hold them."""
+    return ("--jobs", ",".join(map(str, sorted(ids)))) if len(ids) <= _FEW else ()
+
+
+def _asked(values: Mapping[str, Any], ids: Collection[int]) -> bool:
+    return values["job_id"] in ids or values["het_job_id"] in ids
+
+
+def _values(row: Sequence[str]) -> dict[str, Any]:
+    return {name: read(cell) for cell, (name, read) in zip(row, _FIELDS.values(), strict=True)}
+
+
+def _first_tasks(records: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The records; of an array's waiting tasks, which share the array's id until they start, only the first."""
+    first: dict[int, dict[str, Any]] = {}
+    for values in records:
+        known = first.get(values["job_id"])
+        if known is None or (values["array_task_id"] or 0) < (known["array_task_id"] or 0):
+            first[values["job_id"]] = values
+    yield from first.values()
+
+
+def _job(values: Mapping[str, Any], excluded: str, expedited: bool) -> Job:
+    fields = dict(values)
+    array = fields["array_task_id"] is not None
+    code, signal = fields.pop("exit_pair")
+    derived = "{}:{}".format(*fields.pop("derived_pair"))
+    return job_record(
+        fields
         | {
-            "array_job_id": values["array_job_id"] if array else None,
+            "array_job_id": fields["array_job_id"] if array else None,
             "exit_code": code,
             "signal": signal,
             "derived_exit_code": derived,
             "excluded_nodes": expand(excluded),
+            "expedited": expedited,
         }
     )
 
 
-def _node_state(text: str) -> frozenset[str]:
+def node_state(text: str) -> frozenset[str]:
     """The words of sinfo's StateComplete; a trailing `*` means not responding."""
     words = text.upper().replace("*", "+NOT_RESPONDING").rstrip("~#!%$@^-").split("+")
     return frozenset(word for word in words if word)

@@ -4,7 +4,7 @@ SlurmError
 ├── SlurmUnavailable   no answer in time, no controller, no command: ask again later, it proves nothing
 ├── UnknownJob         slurmctld has forgotten the job (slurm.conf(5) MinJobAge), or never knew it
 ├── AlreadyPending     a requeue of a job that is pending already
-├── RequeueDisabled    submitted with --no-requeue, or JobRequeue=0
+├── RequeueDisabled    submitted with --no-requeue, or JobRequeue=0, or not a batch job
 ├── UnknownNode        a host list names a node that slurm.conf does not
 ├── NotPermitted       we are not SlurmUser or root
 └── Refused            any other word of Slurm, kept as it was said
@@ -50,6 +50,7 @@ _TEXTS: tuple[tuple[str, type[SlurmError]], ...] = (
     ("Invalid job id", UnknownJob),
     ("Job is pending execution", AlreadyPending),
     ("Requested operation is presently disabled", RequeueDisabled),
+    ("Only batch jobs are accepted", RequeueDisabled),
     ("Invalid node name", UnknownNode),
     ("Invalid user id", NotPermitted),
     ("Access/permission denied", NotPermitted),

@@ -6,8 +6,9 @@ Times are seconds since the epoch. All text fields may hold whatever a user chos
 
 from __future__ import annotations
 
+import os.path
 from collections.abc import Collection, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from slurm_recovery.records import Record
 
@@ -24,7 +25,14 @@ LAUNCH_FAILED = ("launch failed requeued held", "launch_failed_requeued_held")
 
 
 class Job(Record):
-    """A job, array task or het component as slurmctld shows it now."""
+    """A job, array task or het component as slurmctld shows it now.
+
+    Times and exit codes are those of the run that `state` tells of: a pending job has none (Slurm shows its former
+    exit code and an expected start), a running one no end. `derived_exit_code` is `CODE:SIGNAL`. `stdout` and `stderr`
+    are file name patterns of sbatch(1), or, without any `%`, the names themselves: evidence.paths gives the same path
+    for both; "" is none, for `stderr` also "as stdout". The waiting tasks of an array have no record of their own yet:
+    the first of them stands for all, under the array's id.
+    """
 
     job_id: int
     array_job_id: int | None = None
@@ -93,8 +101,34 @@ class Job(Record):
         return self.pending and self.reason.lower().startswith(LAUNCH_FAILED)
 
 
+def job_record(values: Mapping[str, Any]) -> Job:
+    """A Job of what an adapter has read, without what belongs to another run than the one that `state` tells of."""
+    job = Job.model_validate(values)
+    changes: dict[str, object] = {"stdout": _log(job.stdout, job), "stderr": _log(job.stderr, job)}
+    if changes["stderr"] == changes["stdout"]:
+        changes["stderr"] = ""
+    if job.pending:
+        changes["start_time"] = None
+    if not (job.ended or job.completing):
+        changes |= {"end_time": None, "exit_code": 0, "signal": 0, "derived_exit_code": "0:0"}
+    return job.model_copy(update=changes)
+
+
+def _log(shown: str, job: Job) -> str:
+    """A log's pattern. Slurm 22.05 shows the default as `slurm-JOBID.out`, which is wrong for array tasks."""
+    if not shown or not job.batch:
+        return ""
+    path = os.path.join(job.work_dir, shown)
+    if path != os.path.join(job.work_dir, f"slurm-{job.job_id}.out"):
+        return path
+    return os.path.join(job.work_dir, "slurm-%j.out" if job.array_job_id is None else "slurm-%A_%a.out")
+
+
 class Node(Record):
-    """A node as slurmctld shows it; `state` holds Slurm's words, e.g. {"IDLE", "DRAIN"}."""
+    """A node as slurmctld shows it; `state` holds Slurm's words, e.g. {"IDLE", "DRAIN"}.
+
+    A node of which a part is allocated is MIXED or ALLOCATED: pyslurm does not tell them apart.
+    """
 
     name: str
     state: frozenset[str] = frozenset()
@@ -129,7 +163,10 @@ class Slurm(Protocol):
         """All nodes."""
 
     def requeue_hold(self, job: Job, *, special_exit: bool = False) -> None:
-        """Put an ended or completing job back into the queue, held (or in state SPECIAL_EXIT)."""
+        """Put an ended or completing job back into the queue, held (or in state SPECIAL_EXIT).
+
+        Raises AlreadyPending, RequeueDisabled (--no-requeue; not a batch job), UnknownJob.
+        """
 
     def update(
         self,
@@ -139,10 +176,13 @@ class Slurm(Protocol):
         start_in: float | None = None,
         admin_comment: str | None = None,
     ) -> None:
-        """Set ExcNodeList (replaced as a whole; empty clears it), StartTime (seconds from now) and AdminComment."""
+        """Set ExcNodeList (replaced as a whole; empty clears it), StartTime (seconds from now) and AdminComment.
+
+        All or nothing: UnknownNode leaves everything as it was.
+        """
 
     def release(self, job: Job) -> None:
         """Release a held job."""
 
     def cancel(self, job: Job) -> None:
-        """Cancel a job."""
+        """Cancel a job; nothing where it has ended or is forgotten."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import stat
 import subprocess
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import structlog
@@ -31,6 +33,8 @@ def open_slurm(settings: Settings) -> Slurm:
             raise SlurmUnavailable(f"SlurmBackend=pyslurm: {unfit}; hint: SlurmBackend=commands needs no pyslurm")
         log.debug("pyslurm not used", why=unfit)
         return commands
+    if settings.slurm_conf:
+        os.environ["SLURM_CONF"] = str(settings.slurm_conf)  # read when pyslurm is imported
     from slurm_recovery.slurm.pyslurm_adapter import PySlurm
 
     return PySlurm(commands)
@@ -45,9 +49,12 @@ def pyslurm_unfit(settings: Settings) -> str:
     spec = importlib.util.find_spec("pyslurm")
     if spec is None:
         return "pyslurm is not installed"
-    conf = settings.slurm_conf or Path(os.environ.get("SLURM_CONF", _DEFAULT_CONF))
-    if not conf.is_file() or conf.stat().st_size == 0:
-        return f"no slurm.conf at {conf}"
+    conf = _slurm_conf(settings)
+    try:
+        if not stat.S_ISREG(conf.stat().st_mode) or not conf.read_bytes().strip():
+            return f"no slurm.conf at {conf}"
+    except OSError as error:
+        return f"no slurm.conf at {conf}: {error.strerror}"
     ours, slurms = _pyslurm_release(), slurm_release(settings)
     if ours != slurms:
         return f"pyslurm {_dotted(ours)} does not match Slurm {_dotted(slurms)}"
@@ -55,21 +62,32 @@ def pyslurm_unfit(settings: Settings) -> str:
 
 
 def slurm_release(settings: Settings) -> tuple[int, ...]:
-    """(major, minor) of the installed commands, e.g. (22, 5)."""
+    """(major, minor) of the installed commands, e.g. (22, 5). From 24.11 on they need a slurm.conf to say it."""
     program = str(settings.slurm_bin_dir / "scontrol") if settings.slurm_bin_dir else "scontrol"
     try:
         said = subprocess.run(
-            [program, "--version"], capture_output=True, text=True, timeout=settings.command_timeout, check=False
+            [program, "--version"],
+            env=os.environ | {"SLURM_CONF": str(_slurm_conf(settings))},
+            capture_output=True,
+            text=True,
+            timeout=settings.command_timeout,
+            check=False,
         ).stdout
     except (OSError, subprocess.TimeoutExpired) as error:
         raise SlurmUnavailable(f"{program} --version: {error}") from error
     return _release(said)
 
 
-def _pyslurm_release() -> tuple[int, ...]:
-    from importlib.metadata import version
+def _slurm_conf(settings: Settings) -> Path:
+    return settings.slurm_conf or Path(os.environ.get("SLURM_CONF") or _DEFAULT_CONF)
 
-    return _release(version("pyslurm"))
+
+def _pyslurm_release() -> tuple[int, ...]:
+    """() for a pyslurm that is not an installed package, a folder of that name for instance."""
+    try:
+        return _release(version("pyslurm"))
+    except PackageNotFoundError:
+        return ()
 
 
 def _release(text: str) -> tuple[int, ...]:

@@ -108,14 +108,21 @@ def _make_private_file(path: str) -> None:
 
 
 def _set_up(connection: Any, _record: Any) -> None:
-    _set_up_read_only(connection, _record)
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = FULL")
+    _run_at_once(connection, "foreign_keys = ON", "journal_mode = WAL", "synchronous = FULL")
 
 
 def _set_up_read_only(connection: Any, _record: Any) -> None:
+    _run_at_once(connection, "foreign_keys = ON")
+
+
+def _run_at_once(connection: Any, *pragmas: str) -> None:
     connection.isolation_level = None  # or the driver begins transactions as it sees fit
-    connection.execute("PRAGMA foreign_keys = ON")
+    try:
+        for pragma in pragmas:
+            connection.execute(f"PRAGMA {pragma}")
+    except BaseException:
+        connection.close()  # the pool does not know it yet
+        raise
 
 
 def _begin(connection: Connection) -> None:

@@ -47,7 +47,7 @@ def incident_row(incident: Incident) -> dict[str, Any]:
     return {
         **identity(incident.attempt),
         **{name: column(name, text) for name, text in searched.items()},
-        "record": json.dumps(incident.model_dump(mode="json", exclude={"id"})),
+        "record": json.dumps(incident.model_dump(exclude={"id"})),
     }
 
 

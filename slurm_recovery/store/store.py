@@ -193,7 +193,8 @@ class Store:
             try:
                 yield incident_of(key, record)
             except ValueError as error:
-                unreadable = StoreCorrupt(self._database.where, f"the record of incident {key} cannot be read: {error}")
+                why = str(error).partition("\n")[0]
+                unreadable = StoreCorrupt(self._database.where, f"the record of incident {key} cannot be read: {why}")
                 if not skip:
                     raise unreadable from error
                 log.error("incident left out", why=str(unreadable))

@@ -122,10 +122,8 @@ def translate(error: Exception, where: str) -> StoreError:
         return StoreBusy(where, "all connections of this process are in use")
     if isinstance(error, ModuleNotFoundError):
         return StoreError(where, str(error), "pip install 'slurm_recovery[mariadb]'")
-    if isinstance(error, ArgumentError | NoSuchModuleError):
-        return StoreError(
-            where, "not a database URL", "sqlite:////folder/file or mysql+pymysql://user:password@host/db"
-        )
+    if isinstance(error, NoSuchModuleError):
+        return StoreError(where, str(error), "write sqlite:// or mysql+pymysql://")
     if error.args and isinstance(error.args[0], int):
         return _of_mariadb(error, where)
     return StoreError(where, str(error))

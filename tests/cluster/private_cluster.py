@@ -19,7 +19,6 @@ import re
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import threading
@@ -29,6 +28,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Self, TypeVar
 
+from tests.cluster.errors import ClusterError, ClusterUnavailable
 from tests.cluster.leftovers import PREFIX, clean_up_dead_clusters, remove_cluster, write_owner
 from tests.cluster.ports import PortClaim
 from tests.cluster.processes import (
@@ -41,6 +41,10 @@ from tests.cluster.processes import (
     send,
     with_descendants,
 )
+from tests.cluster.slurm_conf import Plan, write_conf
+from tests.cluster.tables import job_rows, node_rows
+
+__all__ = ["ClusterError", "ClusterUnavailable", "PrivateCluster"]
 
 T = TypeVar("T")
 Job = int | str
@@ -48,20 +52,14 @@ Job = int | str
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 NEEDED = ("slurmctld", "slurmd", "scontrol", "squeue", "sinfo", "sbatch", "munged")
 PORT_TRIES = 3
-DEFAULT_PARTITION = "PartitionName=main Nodes=ALL Default=YES State=UP MaxTime=INFINITE"
 SLURM_VARIABLES = re.compile(r"(SLURM|SLURMD|SBATCH|SALLOC|SRUN|SQUEUE|SINFO|SCONTROL|SPANK|MUNGE)_")
+
+PORT_IS_TAKEN = "Address already in use"
+LAST_WORDS = ("fatal:", PORT_IS_TAKEN)  # what is in the log of a daemon that could not start
 
 FINAL_STATES = (
     "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "TIMEOUT",
 )  # fmt: skip
-
-
-class ClusterUnavailable(RuntimeError):
-    """No private cluster can be had on this machine; the message is one line: what, and what to do."""
-
-
-class ClusterError(RuntimeError):
-    """The cluster did not do what was asked in time; the message holds squeue's answer and the end of the log."""
 
 
 class PrivateCluster:
@@ -80,20 +78,23 @@ class PrivateCluster:
         partitions: Sequence[str] = (),
         node_conf: Mapping[str, str] | None = None,
         cpus: int = 8,
+        prefix: str = "n",
+        cgroup_conf: str = "",
     ) -> None:
         """Nothing happens before start().
 
         conf: slurm.conf keys that are added, or replace ours ("" leaves a key out).
         partitions: whole PartitionName= lines; the first is made the default unless one says Default=.
         node_conf: more words for a node's line, as {"n2": "Feature=big"}.
+        prefix: of the nodes' names; where control groups are used, they bear those names on the whole host.
+        cgroup_conf: the text of cgroup.conf; without one, control groups are not used.
         """
-        self.nodes = [f"n{number}" for number in range(1, nodes + 1)]
+        self.nodes = [f"{prefix}{number}" for number in range(1, nodes + 1)]
         self.slurm_user = slurm_user
+        self._plan = Plan(
+            self.nodes, slurm_user, cpus, dict(conf or {}), tuple(partitions), dict(node_conf or {}), cgroup_conf
+        )
         self.version: tuple[int, ...] = ()
-        self._conf = dict(conf or {})
-        self._partitions = list(partitions) or [DEFAULT_PARTITION]
-        self._node_conf = dict(node_conf or {})
-        self._cpus = cpus
         self._folder: Path | None = None
         self._ports: PortClaim | None = None
         self._owner = 0
@@ -125,7 +126,7 @@ class PrivateCluster:
                 try:
                     return self._boot(timeout)
                 except ClusterError as error:
-                    if "ddress already in use" not in str(error):
+                    if PORT_IS_TAKEN not in str(error):
                         raise
                     end_processes(self.folder)
             return self._boot(timeout)
@@ -221,9 +222,7 @@ class PrivateCluster:
         Empty when slurmctld does not know the job (any more).
         """
         which = () if job is None else ("-j", str(job).split("+")[0])
-        codes = ("ExitCode", "DerivedEC")
-        rows = self._job_rows("--states=all", "--array", *which)
-        return [row | {code: _as_code(row[code]) for code in codes} for row in rows]
+        return job_rows(self.run, self.version, "--states=all", "--array", *which)
 
     def show(self, job: Job) -> dict[str, str]:
         """One job: 12, an array task: "12_3", a component of a het job: "12+1".
@@ -232,13 +231,13 @@ class PrivateCluster:
         """
         wanted = str(job)
         for record in self.records(job):
-            if wanted in _names_of(record):
+            if wanted in (record["JobID"], record["JobArrayID"]):
                 return record
         raise LookupError(f"slurmctld does not know job {job}")
 
     def node(self, name: str) -> dict[str, str]:
         """One node, as sinfo has it."""
-        return self._table("sinfo", NODE_FIELDS, "--Node", f"--nodes={name}")[0]
+        return node_rows(self.run, f"--nodes={name}")[0]
 
     def wait(self, job: Job, *states: str, timeout: float = 30) -> dict[str, str]:
         """Wait until the job is in one of the states (none named: in any state that is over) and give its record."""
@@ -350,7 +349,7 @@ class PrivateCluster:
             self._ports = PortClaim.find(len(self.nodes) + 1)
         except OSError as error:
             raise ClusterUnavailable(f"{error}: end some of the clusters on this host") from None
-        self._write_conf(self._ports.first)
+        write_conf(self._plan, self.folder, self.version, self._ports.first)
         munge = self.folder / "munge"
         self._launch(
             "munged", "munged", f"--key-file={munge}/key", f"--socket={munge}/socket", f"--seed-file={munge}/seed",
@@ -387,7 +386,7 @@ class PrivateCluster:
 
     def _raise_if_ended(self, name: str) -> None:
         said = self._log_since_launch(name)
-        if "fatal:" in said and not self.daemon_pid(name):
+        if any(word in said for word in LAST_WORDS) and not self.daemon_pid(name):
             raise ClusterError(f"{name} has ended\n{said[-3000:]}")
 
     def _end_daemon(self, name: str, with_signal: signal.Signals, timeout: float) -> None:
@@ -410,7 +409,7 @@ class PrivateCluster:
         wanted = self.nodes if names is None else names
 
         def ready() -> bool:
-            states = {row["NodeHost"]: row["StateComplete"] for row in self._table("sinfo", NODE_FIELDS, "--Node")}
+            states = {row["NodeHost"]: row["StateComplete"] for row in node_rows(self.run)}
             for node in wanted:
                 self._raise_if_ended(node)
             return all(_is_alive(states.get(node, "unknown"), idle) for node in wanted)

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from slurm_recovery.hooks.install import HOOKS, hook_text, system_python, written_settings
+from slurm_recovery.hooks.spool import Spool
 from slurm_recovery.records import Incident, Stage
 from slurm_recovery.store.store import Store
 from tests.cluster.private_cluster import PrivateCluster
@@ -97,10 +99,34 @@ class Site:
     def events(self) -> list[str]:
         return sorted(path.name for path in (self.state / "spool").iterdir())
 
+    def replace_worker(self, command: list[str]) -> None:
+        """Let the installed hooks start another worker; its options stay."""
+        for name in HOOKS:
+            settings = written_settings(self.hooks / name)
+            assert settings is not None
+            settings["worker"] = [*command, *settings["worker"][settings["worker"].index("--conf") :]]
+            (self.hooks / name).write_text(hook_text(name, settings, system_python()))
+
+    def worker_is_gone(self, job: int) -> bool:
+        """Whether no worker lives, and the job's hook, which would start another, is over."""
+        with Spool(self.state).lock() as got:
+            return got and self.cluster.show(job)["State"] != "COMPLETING"
+
+    def swept(self) -> bool:
+        """Whether a sweep finds nothing more to do; it does what it finds."""
+        self.sweep()
+        with self.store() as store:
+            return not store.open_incidents(self.cluster_name) and not self.events()
+
     def train(self, *options: str, name: str = "train", trainer: str = "", nodes: int = 3) -> int:
         """Submit the training job."""
         folder = self.cluster.work / f"checkpoints-{name}"
         script = f"srun --label {SYSTEM_PYTHON} {TRAINER} {folder} {trainer}"
         return self.cluster.sbatch(
-            f"--nodes={nodes}", "--ntasks-per-node=1", f"--job-name={name}", f"--output={name}-%j.log", *options, script=script
+            f"--nodes={nodes}",
+            "--ntasks-per-node=1",
+            f"--job-name={name}",
+            f"--output={name}-%j.log",
+            *options,
+            script=script,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -59,7 +60,7 @@ class Server:
             self.process = None
 
     def connection(self, database: str | None = None) -> pymysql.Connection:  # type: ignore[type-arg]
-        return pymysql.connect(unix_socket=str(self.socket), user="root", database=database, autocommit=False)
+        return pymysql.connect(unix_socket=str(self.socket), user="root", database=database, read_timeout=30)
 
     def execute(self, *statements: str) -> None:
         connection = self.connection()
@@ -75,6 +76,16 @@ class Server:
         return f"mysql+pymysql://{user}:{password}@localhost/{database}?unix_socket={self.socket}"
 
     def new_database(self, name: str) -> str:
+        """An empty database. Whoever is still connected, from a test that failed, is thrown out: it may hold locks."""
+        connection = self.connection()
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT id FROM information_schema.processlist WHERE id <> CONNECTION_ID() AND user = 'root'"
+            )
+            for (other,) in cursor.fetchall():
+                with contextlib.suppress(pymysql.Error):  # gone by itself
+                    cursor.execute(f"KILL {other}")
+        connection.close()
         # latin1, as a careless CREATE DATABASE may leave it: the tables must bring utf8mb4 along.
         self.execute(f"DROP DATABASE IF EXISTS {name}", f"CREATE DATABASE {name} CHARACTER SET latin1")
         return self.url(name)

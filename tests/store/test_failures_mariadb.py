@@ -209,7 +209,6 @@ def fill(store: Store) -> int:
     for job_id in range(1, 2000):
         try:
             store.save(heavy(job_id, 50_000), a_step())
-        except StoreFull as error:
-            assert "is full" in str(error)
+        except StoreFull:
             return job_id - 1
     raise AssertionError("never full")

@@ -1,0 +1,58 @@
+# slurm_recovery: `make demo` shows it, `make test` tests it. Both run on a bare Debian machine, as root.
+
+PYTHON ?= /usr/bin/python3
+VENV := .venv
+RUN := $(VENV)/bin/python
+SUITES ?= testing
+export PYTHON
+
+.PHONY: demo test lint test-unit test-store test-cluster test-releases bench manual clean
+
+# `make demo` installs what is missing, boots a private cluster and shows a failed job come back.
+demo: packages $(VENV)/installed
+	@$(RUN) -m tests.demo
+
+# `make test` runs all tests of this machine's Slurm release.
+test: packages-test lint test-unit test-store test-cluster
+
+lint: $(VENV)/installed
+	$(VENV)/bin/ruff check slurm_recovery tests epilog setup.py
+	$(VENV)/bin/mypy
+
+test-unit: $(VENV)/installed
+	$(RUN) -m pytest -q tests/unit
+
+test-store: packages-test $(VENV)/installed
+	$(RUN) -m pytest -q tests/store
+
+test-cluster: packages $(VENV)/installed
+	$(RUN) -m pytest -q --durations=8 tests/cluster
+
+# The cluster tests on other Slurm releases, each in a folder made by debootstrap: SUITES="trixie testing".
+test-releases: packages-releases
+	tests/releases.sh $(SUITES)
+
+# Figures, printed: restart time against Slurm's own, the hook's cost.
+bench: packages $(VENV)/installed
+	$(RUN) -m tests.bench
+
+# The pages and samples that are made from the code.
+manual: $(VENV)/installed
+	$(RUN) -m slurm_recovery.cli.main manual --output conf/man
+	$(RUN) -m slurm_recovery.cli.main config --sample > conf/recovery.conf.example
+
+.PHONY: packages packages-test packages-releases
+packages:
+	@tests/install_packages.sh
+packages-test:
+	@tests/install_packages.sh test
+packages-releases:
+	@tests/install_packages.sh releases
+
+$(VENV)/installed: setup.py pyproject.toml slurm_recovery/VERSION | packages
+	$(PYTHON) -m venv $(VENV)
+	$(RUN) -m pip install -q --disable-pip-version-check -e '.[test]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) .releases build *.egg-info

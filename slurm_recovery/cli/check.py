@@ -1,0 +1,262 @@
+"""`srecover check`: what is wrong with an installation, one line and one hint each.
+
+Each check is a row of CHECKS: a function from the installation to its problems. Reads only.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import typer
+
+from slurm_recovery.cli.cluster import Cluster
+from slurm_recovery.cli.common import Context
+from slurm_recovery.cli.sweep import LAST_SWEEP
+from slurm_recovery.config.confile import ConfigError
+from slurm_recovery.config.settings import Config, Mode
+from slurm_recovery.config.signature_files import load_signatures
+from slurm_recovery.detect.signature import SignatureError
+from slurm_recovery.hooks.install import DEFAULT_HOOK_DIR, HOOKS, MODULE, hook_settings, written_settings
+from slurm_recovery.slurm.errors import SlurmError
+
+SWEEP_AGE = 600.0  # seconds after which a sweep is overdue, and an event in the spool forgotten
+
+
+class Problem(NamedTuple):
+    """What is wrong, and what to do. An error keeps recovery from working; a warning limits it."""
+
+    level: str
+    what: str
+    hint: str
+
+
+@dataclass
+class Installation:
+    """What the checks look at."""
+
+    conf_path: Path
+    config: Config
+    hook_dir: Path
+    cluster: Cluster
+
+    @property
+    def state(self) -> Path:
+        return self.config.settings.state_dir
+
+    def seconds(self, key: str) -> float | None:
+        """A time of slurm.conf such as `300 sec`; None where it is not set."""
+        match = re.match(r"(\d+)", self.cluster.config.get(key, ""))
+        return float(match[1]) if match and match[1] != "65534" else None  # NO_VAL16: not set
+
+
+def check(
+    ctx: typer.Context,
+    hook_dir: Annotated[Path, typer.Option(help="Folder of the hooks.")] = DEFAULT_HOOK_DIR,
+    slurm_conf: Annotated[Path | None, typer.Option(help="slurm.conf of the cluster.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON list.")] = False,
+) -> None:
+    """Say what is wrong with the installation: one line and one hint each.
+
+    Exit status 0 where nothing keeps recovery from working (warnings may be there), 1 where something does.
+    """
+    problems = list(find_problems(ctx.obj, hook_dir, slurm_conf))
+    if as_json:
+        import json
+
+        typer.echo(json.dumps([problem._asdict() for problem in problems]))
+    else:
+        for problem in problems:
+            typer.echo(f"{problem.level}: {problem.what}; hint: {problem.hint}")
+        if not problems:
+            typer.echo("nothing is wrong")
+    if any(problem.level == "error" for problem in problems):
+        raise typer.Exit(1)
+
+
+def find_problems(common: Context, hook_dir: Path, slurm_conf: Path | None) -> Iterator[Problem]:
+    """Everything that the checks find; a recovery.conf that does not parse ends it, for all else depends on it."""
+    try:
+        config = common.config()
+    except ConfigError as error:
+        what, _, hint = str(error).partition("; hint: ")
+        yield Problem("error", what, hint or "correct the line; until then nothing is recovered")
+        return
+    there = Installation(common.conf_path.absolute(), config, hook_dir, Cluster(config.settings, slurm_conf))
+    for one in CHECKS:
+        yield from one(there)
+
+
+def _slurmctld(there: Installation) -> Iterator[Problem]:
+    if there.cluster.unreachable:
+        yield Problem("error", f"slurmctld: {there.cluster.unreachable}", "start it, or set SlurmConf and SlurmBinDir")
+
+
+def _state(there: Installation) -> Iterator[Problem]:
+    try:
+        user = there.cluster.slurm_user
+    except KeyError:
+        yield Problem("error", "SlurmUser has no account on this host", "run check on the controller")
+        return
+    for path in (there.state, there.state / "spool", there.state / "holds"):
+        try:
+            status = path.stat()
+        except OSError as error:
+            yield Problem("error", f"{path}: {error.strerror}", "srecover setup")
+            continue
+        if status.st_uid != user.uid:
+            yield Problem("error", f"{path} belongs to uid {status.st_uid}, not to {user.name}", "srecover setup")
+        elif status.st_mode & 0o077:
+            yield Problem("error", f"{path} is open to others (mode {status.st_mode & 0o777:o})", "srecover setup")
+
+
+def _hooks(there: Installation) -> Iterator[Problem]:
+    wanted = hook_settings(there.config, there.conf_path, there.cluster.slurm_conf)
+    for name in HOOKS:
+        path = there.hook_dir / name
+        written = written_settings(path)
+        if written is None:
+            yield Problem("error", f"{path}: not there, or not ours", "srecover setup")
+        elif not os.access(path, os.X_OK):
+            yield Problem("error", f"{path}: not executable", "srecover setup")
+        elif differing := sorted(key for key in wanted if written.get(key) != wanted[key]):
+            yield Problem("error", f"{path}: written for other settings ({', '.join(differing)})", "srecover setup")
+        elif path.stat().st_uid != 0 or path.stat().st_mode & 0o022:
+            yield Problem("error", f"{path}: others than root can change what slurmctld runs", "srecover setup")
+    if not (there.hook_dir / MODULE).is_file():
+        yield Problem("error", f"{there.hook_dir / MODULE}: not there", "srecover setup")
+
+
+def _slurm_conf(there: Installation) -> Iterator[Problem]:
+    if there.cluster.unreachable:
+        return
+    hook = f"{there.hook_dir}/epilog_slurmctld"
+    running = there.cluster.config.get("epilogslurmctld", "")
+    if hook not in running:
+        what = f"slurmctld runs EpilogSlurmctld={running or '(null)'}"
+        yield Problem("error", what, f"EpilogSlurmctld={hook} in slurm.conf, or call it from your script; restart slurmctld")
+    if there.cluster.config.get("jobrequeue") == "0":
+        yield Problem("error", "JobRequeue=0: no job can be requeued", "JobRequeue=1 in slurm.conf")
+    if there.cluster.config.get("jobfileappend") == "0":
+        what = "JobFileAppend=0: a restarted job overwrites the log of its failed attempt"
+        yield Problem("warning", what, "JobFileAppend=1 in slurm.conf, or sbatch --open-mode=append")
+
+
+def _timeouts(there: Installation) -> Iterator[Problem]:
+    settings = there.config.settings
+    forgets = there.seconds("minjobage")
+    needs = settings.watchdog_timeout + settings.hold_timeout + 60
+    if forgets is not None and forgets < needs:
+        what = f"MinJobAge={forgets:g}: slurmctld may forget a job before we restart it (we need {needs:g} s)"
+        yield Problem("error", what, f"MinJobAge={max(300, needs):g} in slurm.conf")
+    for key in ("prologepilogtimeout", "epilogtimeout"):
+        limit = there.seconds(key)
+        if limit and limit < settings.watchdog_timeout + 5:
+            what = f"slurmctld ends hooks after {limit:g} s, WatchdogTimeout is {settings.watchdog_timeout:g}"
+            yield Problem("error", what, f"WatchdogTimeout={max(1, limit - 5):g} in recovery.conf, then srecover setup")
+
+
+def _trigger(there: Installation) -> Iterator[Problem]:
+    if there.cluster.unreachable:
+        return
+    program = f"{there.hook_dir}/node_down"
+    try:
+        registered = [trigger.program for trigger in there.cluster.triggers()]
+    except SlurmError as error:
+        yield Problem("error", f"strigger: {error}", "is strigger installed here?")
+        return
+    if program not in registered:
+        what = "no trigger for nodes that go down: their jobs wait for the next sweep"
+        yield Problem("error", what, "srecover setup")
+
+
+def _store(there: Installation) -> Iterator[Problem]:
+    import sys
+
+    if problem := there.cluster.try_as_slurm_user(
+        sys.executable, "-I", "-m", "slurm_recovery.store", there.config.settings.url
+    ):
+        yield Problem("error", f"SlurmUser cannot open the store: {problem}", "srecover setup")
+
+
+def _logs(there: Installation) -> Iterator[Problem]:
+    """Logs that could not be read lately, as the gaps of the recorded incidents tell."""
+    from slurm_recovery.store.errors import StoreError
+    from slurm_recovery.store.store import Store
+
+    try:
+        with Store.open(there.config.settings.url) as store:
+            recent = store.list(limit=100)
+    except StoreError:
+        return
+    gaps = [gap for incident in recent if incident.observation for gap in incident.observation.gaps]
+    denied = [gap for gap in gaps if gap.why.startswith(errno.errorcode[errno.EACCES])]
+    if denied:
+        what = f"{len(denied)} of the last {len(recent)} failed attempts had a log that SlurmUser cannot read"
+        hint = f"let SlurmUser read it: {denied[0].what}"
+        yield Problem("warning", f"{what}; their cause was judged without it", hint)
+
+
+def _signatures(there: Installation) -> Iterator[Problem]:
+    folder = there.config.settings.signature_dir
+    if folder is None:
+        return
+    try:
+        load_signatures([folder])
+    except (SignatureError, OSError) as error:
+        yield Problem("error", str(error), "correct it, or unset SignatureDir; until then nothing is recovered")
+
+
+def _partitions(there: Installation) -> Iterator[Problem]:
+    if there.cluster.unreachable:
+        return
+    known = {name for node in there.cluster.commands.nodes().values() for name in node.partitions}
+    for name in sorted(set(there.config.partitions) - known):
+        yield Problem("warning", f"PartitionName={name}: no such partition", f"one of {', '.join(sorted(known))}")
+
+
+def _sweeps(there: Installation) -> Iterator[Problem]:
+    now = time.time()
+    try:
+        age = now - (there.state / LAST_SWEEP).stat().st_mtime
+    except OSError:
+        age = None
+    if age is None or age > SWEEP_AGE:
+        what = "no sweep has run yet" if age is None else f"the last sweep was {age / 60:.0f} minutes ago"
+        hint = f"systemctl enable --now {there.hook_dir}/systemd/slurm-recovery-sweep.timer"
+        yield Problem("warning", f"{what}: what a dead worker leaves stays undone", hint)
+    try:
+        waiting = [path for path in (there.state / "spool").iterdir() if now - path.stat().st_mtime > SWEEP_AGE]
+    except OSError:
+        return
+    if waiting:
+        what = f"{len(waiting)} events older than {SWEEP_AGE / 60:.0f} minutes in the spool"
+        yield Problem("warning", what, f"srecover sweep, and look into {there.state}/worker.log")
+
+
+def _modes(there: Installation) -> Iterator[Problem]:
+    modes: Mapping[str, Mode] = {name: policy.mode for name, policy in there.config.partitions.items()}
+    if there.config.settings.mode is Mode.OFF and Mode.ACT not in modes.values() and Mode.OBSERVE not in modes.values():
+        yield Problem("warning", "Mode=off everywhere: nothing is even looked at", "Mode=observe in recovery.conf")
+
+
+CHECKS: tuple[Callable[[Installation], Iterator[Problem]], ...] = (
+    _slurmctld,
+    _state,
+    _hooks,
+    _slurm_conf,
+    _timeouts,
+    _trigger,
+    _store,
+    _logs,
+    _signatures,
+    _partitions,
+    _sweeps,
+    _modes,
+)

@@ -1,0 +1,110 @@
+"""`make demo`: a private cluster, a training job that loses a GPU, and what becomes of it with slurm_recovery."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+
+from slurm_recovery.records import Incident, Stage
+from tests.cluster.private_cluster import ClusterUnavailable, PrivateCluster
+from tests.cluster.site import Site
+
+BAD_NODE = "n2"
+ENDED = frozenset({"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT"})
+
+
+class Story:
+    """Prints what happens, with the seconds since the chapter began."""
+
+    def __init__(self, title: str) -> None:
+        self.begin = time.time()
+        print(f"\n=== {title}", flush=True)
+
+    def tell(self, text: str) -> None:
+        print(f"{time.time() - self.begin:6.1f} s  {text}", flush=True)
+
+
+def watch(site: Site, job: int, story: Story, over: Callable[[], bool]) -> None:
+    """Tell every change of the job's state until `over`."""
+    told = ""
+    until = time.monotonic() + 90
+    while not over():
+        if time.monotonic() > until:
+            raise SystemExit(f"demo: job {job} did not get there within 90 s\n{site.cluster.describe()}")
+        record = site.cluster.show(job)
+        now = f"job {job} {record['State']}"
+        if record["NodeList"] and record["State"] == "RUNNING":
+            now += f" on {record['NodeList']}"
+        if record["ExcNodes"]:
+            now += f", ExcNodeList={record['ExcNodes']}"
+        if now != told:
+            told = now
+            story.tell(now)
+        time.sleep(0.05)
+
+
+def timeline(incident: Incident) -> str:
+    """The seconds between the steps of a recovery."""
+    steps = sorted(incident.times.items(), key=lambda step: step[1])
+    rows, before = [], steps[0][1]
+    for name, when in steps:
+        rows.append(f"  {name:<10}{when - before:>8.2f} s")
+        before = when
+    return "\n".join(rows)
+
+
+def act(site: Site) -> None:
+    story = Story("Mode=act: a three-node training job; the GPU of n2 fails at step 5; a second job waits by afterok")
+    job = site.train(trainer=f"--fail-node {BAD_NODE}", name="train")
+    waiting = site.cluster.sbatch(f"--dependency=afterok:{job}", "--job-name=evaluate", script="echo evaluated")
+    story.tell(f"submitted: job {job} (train), job {waiting} (evaluate) waits for it")
+    watch(site, job, story, lambda: site.cluster.show(job)["State"] == "COMPLETED")
+    story.tell(f"job {job} COMPLETED; AdminComment={site.cluster.show(job)['AdminComment']}")
+    site.cluster.wait(waiting, "COMPLETED")
+    story.tell(f"job {waiting} (evaluate) COMPLETED: the chain held")
+    incident = site.wait_stage(job, Stage.RUNNING)
+    log = (site.cluster.work / f"train-{job}.log").read_text()
+    story.tell("the job's log: " + next(line for line in log.splitlines() if "resuming" in line))
+    print("\nTimeline, each step with the seconds since the one before:")
+    print(timeline(incident))
+    print(f"\n$ srecover show {job}\n{site.srecover('show', str(job)).stdout}")
+
+
+def observe(site: Site) -> None:
+    story = Story("Mode=observe: the same failure; nothing is touched, the advice is on record")
+    site.configure({"Mode": "observe"})
+    job = site.train(trainer=f"--fail-node {BAD_NODE}", name="observed")
+    story.tell(f"submitted: job {job}")
+    watch(site, job, story, lambda: site.cluster.show(job)["State"] in ENDED)
+    incident = site.wait_stage(job, Stage.LEFT)
+    record = site.cluster.show(job)
+    story.tell(
+        f"job {job} stays {record['State']}, Restarts={record['RestartCnt']}, ExcNodeList={record['ExcNodes'] or '(null)'}"
+    )
+    assert incident.decision is not None
+    story.tell(f"advice: {incident.decision.verdict.value}: {incident.decision.because}")
+    print(f"\n$ srecover show {job}\n{site.srecover('show', str(job)).stdout}")
+    print(f"$ srecover list\n{site.srecover('list').stdout}")
+
+
+def main() -> int:
+    print("slurm_recovery demo: booting munged, slurmctld and four slurmd on loopback ...", flush=True)
+    try:
+        with PrivateCluster() as cluster:
+            site = Site(cluster)
+            print(f"Slurm {'.'.join(map(str, cluster.version))} in {cluster.folder}\n\n$ srecover setup")
+            print(site.install())
+            act(site)
+            observe(site)
+    except ClusterUnavailable as error:
+        print(f"demo: {error}", file=sys.stderr)
+        return 1
+    print("The cluster is gone again.")
+    return 0
+
+
+if __name__ == "__main__":
+    os.umask(0o022)
+    sys.exit(main())
