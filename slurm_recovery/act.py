@@ -38,6 +38,10 @@ class Actor:
             self.spool.clear_hold(job.label)
         return incident, result
 
+    def holds(self, job: Job) -> bool:
+        """Whether it is we who hold the job."""
+        return job.label in self.spool.holds()
+
     def prepare(self, incident: Incident, job: Job, choice: Choice, comment: str) -> tuple[Incident, Result]:
         """Exclusions, an immediate start, and the word to the user, in one update; read back."""
         told = f"ExcNodeList={','.join(choice.nodes) or '(none)'} StartTime=now"
@@ -85,7 +89,8 @@ class Actor:
         """The last word is stop: StopAction says what becomes of the job. A job that ended stays as it is.
 
         Slurm takes an AdminComment only from a job that has not ended, and makes SPECIAL_EXIT only of one that
-        is not pending: a job that we hold already stays held.
+        is not pending: a job that we hold already stays held. One that we do not hold (Slurm does, for a failed
+        launch; or its user has released it) is not ours to cancel.
         """
         hold = decision.stop_action == "hold"
         if job.ended and hold:
@@ -95,9 +100,11 @@ class Actor:
         if job.ended and not hold:
             return self.close(incident, Stage.STOPPED, "left as it ended")
         incident, _ = self._do(incident, job, "comment", comment, lambda: self.slurm.update(job, admin_comment=comment))
-        if job.pending and not hold:
+        if job.held and self.holds(job) and not hold:
             incident, _ = self._do(incident, job, "cancel", decision.because, lambda: self.slurm.cancel(job))
-        return self.close(incident, Stage.STOPPED, "held for someone to look" if hold else "")
+            return self.close(incident, Stage.STOPPED, "")
+        held = job.ended or job.held
+        return self.close(incident, Stage.STOPPED, "held for someone to look" if held else f"left {job.state}")
 
     def close(self, incident: Incident, stage: Stage, note: str) -> Incident:
         """No more steps will be taken."""

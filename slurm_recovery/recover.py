@@ -11,7 +11,7 @@ Knows the ports, not the adapters.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -36,6 +36,7 @@ log = structlog.get_logger(__name__)
 # fail at once, "Job credential revoked". slurm_cred.c, slurm_cred_revoke.
 CREDENTIAL_SECONDS = 1.2
 NODE_DOWN_MEMORY = 900.0  # seconds for which a strigger event speaks for its nodes
+CLOCK_SLACK = 2.0  # Slurm rounds times down to seconds, and of two hooks that it starts at once either may be first
 SLURMCTLD_GRACE = 120.0  # an event and an incident of one attempt lie closer together than this
 
 
@@ -45,7 +46,8 @@ class Turn:
 
     slurm: Slurm
     ids: frozenset[int]
-    gone_down: frozenset[str]
+    downs: Sequence[tuple[str, float]]  # nodes that strigger told of, and when
+    unripe: list[Event] = field(default_factory=list)  # events whose job must end COMPLETING first
 
     @cached_property
     def jobs(self) -> Mapping[int, Job]:
@@ -64,8 +66,16 @@ class Turn:
     def completing(self, job: Job) -> bool:
         return job.completing or any(other.completing for other in self.components(job))
 
-    def all_up(self, names: Iterable[str]) -> bool:
-        return not any(name in self.gone_down or name not in self.nodes or self.nodes[name].unusable for name in names)
+    def gone_down(self, attempt: Attempt) -> frozenset[str]:
+        """Nodes that went down when the attempt ended or later; one that did so before had nothing to do with it."""
+        begin = (attempt.end_time or 0.0) - CLOCK_SLACK
+        return frozenset(name for name, when in self.downs if when >= begin)
+
+    def all_up(self, attempt: Attempt) -> bool:
+        gone = self.gone_down(attempt)
+        return not any(
+            name in gone or name not in self.nodes or self.nodes[name].unusable for name in attempt.nodes
+        )
 
 
 @dataclass
@@ -97,22 +107,22 @@ class Recovery:
         events = self.spool.events()
         incidents = self.store.open_incidents(self.cluster)
         ids = {self._job_id(event) for event in events} | {incident.attempt.job_id for incident in incidents}
-        turn = Turn(self.slurm, frozenset(ids - {0}), self._gone_down(events))
+        turn = Turn(self.slurm, frozenset(ids - {0}), self._downs(events))
         for event in events:
             self._guarded(event.path.name, self._take, event, turn)
         for incident in self.store.open_incidents(self.cluster):
             self._guarded(incident.attempt.label, self._advance, incident, turn)
         self._forgotten_holds(turn)
-        return self._next_turn()
+        return self._next_turn(turn)
 
     # -- events ----------------------------------------------------------------------------------
 
     def _job_id(self, event: Event) -> int:
         return event.number("SLURM_HET_JOB_ID") or event.job_id
 
-    def _gone_down(self, events: Iterable[Event]) -> frozenset[str]:
+    def _downs(self, events: Iterable[Event]) -> list[tuple[str, float]]:
         told = [event for event in events if event.kind == "node_down"]
-        return frozenset(name for event in told for argument in event.arguments for name in hosts(argument))
+        return [(name, event.time) for event in told for argument in event.arguments for name in hosts(argument)]
 
     def _take(self, event: Event, turn: Turn) -> None:
         """Make an incident of an event, drop it, or keep it for later."""
@@ -127,9 +137,20 @@ class Recovery:
         if incident is None:
             incident = Incident(attempt=attempt).at("ended", _moment(event.time, attempt.end_time))
             incident = self._actor.note(incident.at("detected", self.now()), "detected", event.path.name)
+        elif incident.stage is Stage.DETECTED:
+            incident = self._joined(incident, event)
         if event.waited_for and event.failed and job is not None and incident.stage is Stage.DETECTED:
             self._gate(incident, job, turn)
         self.spool.done(event)
+
+    def _joined(self, incident: Incident, event: Event) -> Incident:
+        """A het job's hook runs once a component, and each knows its own nodes: the leader's come first."""
+        known, told = incident.attempt.nodes, hosts(event.variables.get("SLURM_JOB_NODELIST", ""))
+        nodes = (*told, *known) if event.job_id == incident.attempt.job_id else (*known, *told)
+        attempt = incident.attempt.model_copy(update={"nodes": tuple(dict.fromkeys(nodes))})
+        return incident if set(told) <= set(known) else self._actor.note(
+            incident.model_copy(update={"attempt": attempt}), "component", event.path.name
+        )
 
     def _keep_for(self, event: Event, seconds: float) -> None:
         if self.now() - event.time > seconds:
@@ -141,13 +162,14 @@ class Recovery:
         """Whether an event with exit code 0:0 tells of a failure; settles those that do not."""
         if job is not None and turn.completing(job):
             self.spool.defer(event)
+            turn.unripe.append(event)
             return False
         if job is not None and same_attempt(event, job):
             if any(part.state not in ("COMPLETED", "CANCELLED") for part in (job, *turn.components(job))):
                 return True
         elif job is not None and job.pending:
             told = attempt_of(event, job, (), self.cluster)
-            if job.launch_failed or not turn.all_up(told.nodes):
+            if job.launch_failed or not turn.all_up(told):
                 return True
         self.spool.done(event)
         return False
@@ -172,7 +194,7 @@ class Recovery:
         A requeue now keeps the dependents waiting; one after the job's end would break their chain.
         """
         attempt = incident.attempt
-        if not (job.completing and turn.all_up(attempt.nodes) and self.slurm.dependents(job)):
+        if not (job.completing and turn.all_up(attempt) and self.slurm.dependents(job)):
             return
         definite = attempt.model_copy(update={"state": "FAILED"})
         _, _, decision = self._decision(definite, turn, requeued=None)
@@ -195,7 +217,7 @@ class Recovery:
     def _judge(self, incident: Incident, job: Job, turn: Turn) -> Incident:
         """DETECTED: wait for the end of COMPLETING, then attribute and decide."""
         attempt = incident.attempt
-        if turn.completing(job):
+        if turn.completing(job) or _under_way(attempt, job):
             return incident
         if _is(attempt, job):
             attempt = _ended(attempt, [job, *turn.components(job)])
@@ -232,6 +254,8 @@ class Recovery:
             return self._overdue(incident, job, turn) if job.completing else self._follow(incident, job, turn)
         if self.now() < (incident.attempt.end_time or 0) + CREDENTIAL_SECONDS:
             return incident
+        if job.held and not job.launch_failed and not self._actor.holds(job):
+            return self._actor.close(incident, Stage.LEFT, f"held by someone else: {job.reason}")
         decision = incident.decision
         assert decision is not None
         choice = self._choice(incident, job, turn)
@@ -248,6 +272,8 @@ class Recovery:
             return self._actor.close(incident.at("running", _moment(self.now(), job.start_time)), Stage.RUNNING, "")
         if job.reason == "BadConstraints":
             return self._give_way(incident, job, turn)
+        if job.launch_failed or job.restart_count > incident.attempt.restart_count + 1:
+            return self._actor.close(incident, Stage.RUNNING, "started again, and is back in the queue since")
         if job.held and not job.priority and "released" in incident.times:
             return self._actor.close(incident, Stage.LEFT, f"held by someone else after the release: {job.reason}")
         return incident
@@ -291,7 +317,7 @@ class Recovery:
         self, attempt: Attempt, turn: Turn, *, requeued: Job | None
     ) -> tuple[Observation, Attribution, Decision]:
         earlier = self.store.history(attempt)
-        observation = self.observer.observe(attempt, turn.nodes, turn.gone_down, earlier)
+        observation = self.observer.observe(attempt, turn.nodes, turn.gone_down(attempt), earlier)
         attribution = attribute(observation)
         policy = self.config.policy(attempt.partition)
         case = Case(
@@ -302,6 +328,7 @@ class Recovery:
             mode=effective_mode(policy, attempt.comment),
             requeued_by_slurm=requeued is not None,
             still_pending=requeued is not None and requeued.pending,
+            held_by_other=requeued is not None and requeued.held and not requeued.launch_failed,
         )
         return observation, attribution, decide(case)
 
@@ -344,17 +371,22 @@ class Recovery:
         overdue = self.now() - self.config.settings.hold_timeout
         release_holds(self.slurm, self.spool, {k: s for k, s in self.spool.holds().items() if k not in known}, overdue)
 
-    def _next_turn(self) -> float | None:
+    def _next_turn(self, turn: Turn) -> float | None:
         """Soon after a change, ever later while nothing changes."""
         soon = [self._patience(incident) for incident in self.store.open_incidents(self.cluster)]
+        soon += [_pause(self.now() - event.time) for event in turn.unripe if self._young(event)]
         return min((wait for wait in soon if wait is not None), default=None)
+
+    def _young(self, event: Event) -> bool:
+        """Whether its job may end COMPLETING soon; one that does not is left to sweep."""
+        return self.now() - event.time < self.config.settings.hold_timeout
 
     def _patience(self, incident: Incident) -> float | None:
         """Seconds until the incident deserves another look; None: leave it to sweep."""
         age = self.now() - max(incident.times.values(), default=self.now())
         if incident.stage is Stage.RELEASED and age > self.config.settings.follow_time:
             return None
-        return min(max(0.05, age / 5), 2.0)
+        return _pause(age)
 
     def _guarded(self, what: str, step: Callable[..., object], *arguments: object) -> None:
         """One bad incident must not keep the others from their turn; a silent Slurm ends the turn."""
@@ -382,6 +414,10 @@ def release_holds(slurm: Slurm, spool: Spool, holds: Mapping[str, float], overdu
         spool.clear_hold(label)
 
 
+def _pause(age: float) -> float:
+    return min(max(0.05, age / 5), 2.0)
+
+
 def _moment(seen: float, told: float | None) -> float:
     """Slurm tells times in whole seconds, rounded down: what we saw within that second is nearer the truth."""
     return seen if told is None else min(seen, told + 1)
@@ -394,6 +430,12 @@ def _is(attempt: Attempt, job: Job) -> bool:
         and job.start_time == attempt.start_time
         and job.restart_count == attempt.restart_count
     )
+
+
+def _under_way(attempt: Attempt, job: Job) -> bool:
+    """Whether a slurmctld that was killed has forgotten the attempt's end, and has yet to find it out again."""
+    run = (job.start_time, job.restart_count)
+    return not job.pending and not job.ended and run == (attempt.start_time, attempt.restart_count)
 
 
 def _ended(attempt: Attempt, parts: list[Job]) -> Attempt:

@@ -80,9 +80,8 @@ def observe(site: Site) -> None:
     watch(site, job, story, lambda: site.cluster.show(job)["State"] in ENDED)
     incident = site.wait_stage(job, Stage.LEFT)
     record = site.cluster.show(job)
-    story.tell(
-        f"job {job} stays {record['State']}, Restarts={record['RestartCnt']}, ExcNodeList={record['ExcNodes'] or '(null)'}"
-    )
+    excluded = record["ExcNodes"] or "(null)"
+    story.tell(f"job {job} stays {record['State']}, Restarts={record['RestartCnt']}, ExcNodeList={excluded}")
     assert incident.decision is not None
     story.tell(f"advice: {incident.decision.verdict.value}: {incident.decision.because}")
     print(f"\n$ srecover show {job}\n{site.srecover('show', str(job)).stdout}")

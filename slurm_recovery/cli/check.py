@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -19,12 +20,14 @@ import typer
 from slurm_recovery.cli.cluster import Cluster
 from slurm_recovery.cli.common import Context
 from slurm_recovery.cli.sweep import LAST_SWEEP
+from slurm_recovery.cli.tables import say, say_json
 from slurm_recovery.config.confile import ConfigError
 from slurm_recovery.config.settings import Config, Mode
 from slurm_recovery.config.signature_files import load_signatures
 from slurm_recovery.detect.signature import SignatureError
 from slurm_recovery.hooks.install import DEFAULT_HOOK_DIR, HOOKS, MODULE, hook_settings, written_settings
 from slurm_recovery.slurm.errors import SlurmError
+from slurm_recovery.store.errors import StoreError
 
 SWEEP_AGE = 600.0  # seconds after which a sweep is overdue, and an event in the spool forgotten
 
@@ -41,10 +44,22 @@ class Problem(NamedTuple):
 class Installation:
     """What the checks look at."""
 
-    conf_path: Path
+    common: Context
     config: Config
     hook_dir: Path
     cluster: Cluster
+    slurm_conf: Path | None
+
+    @property
+    def conf_path(self) -> Path:
+        return self.common.conf_path
+
+    @property
+    def setup(self) -> str:
+        """The hint that mends most: setup, with the options that this check was given."""
+        options = [] if self.hook_dir == DEFAULT_HOOK_DIR else [f"--hook-dir {self.hook_dir}"]
+        options += [f"--slurm-conf {self.slurm_conf}"] if self.slurm_conf else []
+        return " ".join([f"srecover --conf {self.conf_path} setup", *options])
 
     @property
     def state(self) -> Path:
@@ -68,14 +83,12 @@ def check(
     """
     problems = list(find_problems(ctx.obj, hook_dir, slurm_conf))
     if as_json:
-        import json
-
-        typer.echo(json.dumps([problem._asdict() for problem in problems]))
+        say_json([problem._asdict() for problem in problems])
     else:
         for problem in problems:
-            typer.echo(f"{problem.level}: {problem.what}; hint: {problem.hint}")
+            say(f"{problem.level}: {problem.what}; hint: {problem.hint}")
         if not problems:
-            typer.echo("nothing is wrong")
+            say("nothing is wrong")
     if any(problem.level == "error" for problem in problems):
         raise typer.Exit(1)
 
@@ -88,7 +101,10 @@ def find_problems(common: Context, hook_dir: Path, slurm_conf: Path | None) -> I
         what, _, hint = str(error).partition("; hint: ")
         yield Problem("error", what, hint or "correct the line; until then nothing is recovered")
         return
-    there = Installation(common.conf_path.absolute(), config, hook_dir, Cluster(config.settings, slurm_conf))
+    there = Installation(common, config, hook_dir, Cluster(config.settings, slurm_conf), slurm_conf)
+    if not there.state.exists() and not (hook_dir / MODULE).exists():
+        yield Problem("error", "not set up yet", there.setup)
+        return
     for one in CHECKS:
         yield from one(there)
 
@@ -108,12 +124,12 @@ def _state(there: Installation) -> Iterator[Problem]:
         try:
             status = path.stat()
         except OSError as error:
-            yield Problem("error", f"{path}: {error.strerror}", "srecover setup")
+            yield Problem("error", f"{path}: {error.strerror}", there.setup)
             continue
         if status.st_uid != user.uid:
-            yield Problem("error", f"{path} belongs to uid {status.st_uid}, not to {user.name}", "srecover setup")
+            yield Problem("error", f"{path} belongs to uid {status.st_uid}, not to {user.name}", there.setup)
         elif status.st_mode & 0o077:
-            yield Problem("error", f"{path} is open to others (mode {status.st_mode & 0o777:o})", "srecover setup")
+            yield Problem("error", f"{path} is open to others (mode {status.st_mode & 0o777:o})", there.setup)
 
 
 def _hooks(there: Installation) -> Iterator[Problem]:
@@ -122,30 +138,51 @@ def _hooks(there: Installation) -> Iterator[Problem]:
         path = there.hook_dir / name
         written = written_settings(path)
         if written is None:
-            yield Problem("error", f"{path}: not there, or not ours", "srecover setup")
+            yield Problem("error", f"{path}: not there, or not ours", there.setup)
         elif not os.access(path, os.X_OK):
-            yield Problem("error", f"{path}: not executable", "srecover setup")
+            yield Problem("error", f"{path}: not executable", there.setup)
         elif differing := sorted(key for key in wanted if written.get(key) != wanted[key]):
-            yield Problem("error", f"{path}: written for other settings ({', '.join(differing)})", "srecover setup")
+            yield Problem("error", f"{path}: written for other settings ({', '.join(differing)})", there.setup)
         elif path.stat().st_uid != 0 or path.stat().st_mode & 0o022:
-            yield Problem("error", f"{path}: others than root can change what slurmctld runs", "srecover setup")
+            yield Problem("error", f"{path}: others than root can change what slurmctld runs", there.setup)
     if not (there.hook_dir / MODULE).is_file():
-        yield Problem("error", f"{there.hook_dir / MODULE}: not there", "srecover setup")
+        yield Problem("error", f"{there.hook_dir / MODULE}: not there", there.setup)
 
 
 def _slurm_conf(there: Installation) -> Iterator[Problem]:
     if there.cluster.unreachable:
         return
-    hook = f"{there.hook_dir}/epilog_slurmctld"
-    running = there.cluster.config.get("epilogslurmctld", "")
-    if hook not in running:
-        what = f"slurmctld runs EpilogSlurmctld={running or '(null)'}"
-        yield Problem("error", what, f"EpilogSlurmctld={hook} in slurm.conf, or call it from your script; restart slurmctld")
+    yield from _hook_line(there)
     if there.cluster.config.get("jobrequeue") == "0":
         yield Problem("error", "JobRequeue=0: no job can be requeued", "JobRequeue=1 in slurm.conf")
     if there.cluster.config.get("jobfileappend") == "0":
         what = "JobFileAppend=0: a restarted job overwrites the log of its failed attempt"
         yield Problem("warning", what, "JobFileAppend=1 in slurm.conf, or sbatch --open-mode=append")
+
+
+def _hook_line(there: Installation) -> Iterator[Problem]:
+    """Whether slurmctld runs our hook, itself or from the site's own script, and has done so since setup."""
+    hook = there.hook_dir / "epilog_slurmctld"
+    running = there.cluster.config.get("epilogslurmctld", "")
+    if str(hook) not in running and not _calls(Path(running), hook):
+        what = f"EpilogSlurmctld={running} does not call our hook" if running else "EpilogSlurmctld is not set"
+        yield Problem("error", what, f"EpilogSlurmctld={hook} in slurm.conf, or call it from your script; restart slurmctld")
+        return
+    try:
+        silent = (there.state / "spool").stat().st_mtime <= hook.stat().st_mtime
+    except OSError:
+        return
+    if silent:
+        what = "no event since the hooks were installed"
+        yield Problem("warning", what, "where jobs have ended since, restart slurmctld: 22.05 starts no new hook otherwise")
+
+
+def _calls(script: Path, hook: Path) -> bool:
+    try:
+        with script.open(errors="replace") as file:
+            return str(hook) in file.read(65536)
+    except OSError:
+        return False
 
 
 def _timeouts(there: Installation) -> Iterator[Problem]:
@@ -173,25 +210,21 @@ def _trigger(there: Installation) -> Iterator[Problem]:
         return
     if program not in registered:
         what = "no trigger for nodes that go down: their jobs wait for the next sweep"
-        yield Problem("error", what, "srecover setup")
+        yield Problem("warning", what, there.setup)
 
 
 def _store(there: Installation) -> Iterator[Problem]:
-    import sys
-
     if problem := there.cluster.try_as_slurm_user(
-        sys.executable, "-I", "-m", "slurm_recovery.store", there.config.settings.url
+        sys.executable, "-I", "-m", "slurm_recovery.store", str(there.conf_path)
     ):
-        yield Problem("error", f"SlurmUser cannot open the store: {problem}", "srecover setup")
+        what = f"SlurmUser cannot read {there.conf_path} or open the store: {problem}"
+        yield Problem("error", what, there.setup)
 
 
 def _logs(there: Installation) -> Iterator[Problem]:
     """Logs that could not be read lately, as the gaps of the recorded incidents tell."""
-    from slurm_recovery.store.errors import StoreError
-    from slurm_recovery.store.store import Store
-
     try:
-        with Store.open(there.config.settings.url) as store:
+        with there.common.store() as store:
             recent = store.list(limit=100)
     except StoreError:
         return
@@ -230,7 +263,7 @@ def _sweeps(there: Installation) -> Iterator[Problem]:
     if age is None or age > SWEEP_AGE:
         what = "no sweep has run yet" if age is None else f"the last sweep was {age / 60:.0f} minutes ago"
         hint = f"systemctl enable --now {there.hook_dir}/systemd/slurm-recovery-sweep.timer"
-        yield Problem("warning", f"{what}: what a dead worker leaves stays undone", hint)
+        yield Problem("error", f"{what}: jobs that end with 0:0 and what a dead worker left wait for one", hint)
     try:
         waiting = [path for path in (there.state / "spool").iterdir() if now - path.stat().st_mtime > SWEEP_AGE]
     except OSError:
@@ -243,7 +276,7 @@ def _sweeps(there: Installation) -> Iterator[Problem]:
 def _modes(there: Installation) -> Iterator[Problem]:
     modes: Mapping[str, Mode] = {name: policy.mode for name, policy in there.config.partitions.items()}
     if there.config.settings.mode is Mode.OFF and Mode.ACT not in modes.values() and Mode.OBSERVE not in modes.values():
-        yield Problem("warning", "Mode=off everywhere: nothing is even looked at", "Mode=observe in recovery.conf")
+        yield Problem("warning", "Mode=off everywhere: nothing is judged", "Mode=observe in recovery.conf")
 
 
 CHECKS: tuple[Callable[[Installation], Iterator[Problem]], ...] = (
@@ -254,9 +287,9 @@ CHECKS: tuple[Callable[[Installation], Iterator[Problem]], ...] = (
     _timeouts,
     _trigger,
     _store,
-    _logs,
     _signatures,
     _partitions,
     _sweeps,
     _modes,
+    _logs,
 )

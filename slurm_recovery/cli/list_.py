@@ -117,9 +117,11 @@ def _row(incident: Incident) -> tuple[object, ...]:
 
 
 def mode_of(incident: Incident) -> str:
-    """Whether the decision was carried out or only advised."""
+    """The mode that the decision was made in."""
     if incident.decision is None:
         return ""
+    if incident.decision.basis == "mode_off":
+        return "off"
     return "act" if incident.decision.act else "observe"
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from slurm_recovery.cli.common import Context
+from slurm_recovery.cli.tables import say
 from slurm_recovery.hooks.install import DEFAULT_HOOK_DIR, slurm_conf_lines
 
 if TYPE_CHECKING:
@@ -68,22 +69,27 @@ def _install(common: Context, hook_dir: Path, slurm_conf: Path | None, trigger: 
     cluster = Cluster(config.settings, slurm_conf)
     user = _slurm_user(cluster)
     for folder in STATE_FOLDERS:
-        path = config.settings.state_dir / folder
-        path.mkdir(parents=True, exist_ok=True)
-        os.chown(path, user.uid, user.gid)
-        path.chmod(0o700)
-    opened = [sys.executable, "-I", "-m", "slurm_recovery.store", config.settings.url]
-    if problem := cluster.try_as_slurm_user(*opened):
+        _make_folder(config.settings.state_dir / folder, user)
+    if problem := cluster.try_as_slurm_user(sys.executable, "-I", "-m", "slurm_recovery.store", str(conf_path)):
         raise SetupError(
-            f"{user.name} cannot open the store with {sys.executable}: {problem}; "
-            "hint: install the package where SlurmUser may read it, e.g. /opt/slurm_recovery"
+            f"SlurmUser ({user.name}) cannot open the store: {problem}; "
+            f"hint: it must be able to read {conf_path} and run {sys.executable} (install in /opt/slurm_recovery)"
         )
     for name in install_hooks(hook_dir, hook_settings(config, conf_path, cluster.slurm_conf)):
         _say(f"{hook_dir / name}: written")
     write_units(hook_dir / "systemd", conf_path, user.name, cluster.slurm_conf)
+    _print_lines(cluster, hook_dir)
     if trigger:
         _register(cluster, hook_dir)
-    _print_lines(cluster, hook_dir)
+
+
+def _make_folder(path: Path, user: Account) -> None:
+    """A folder of SlurmUser's. A link is refused: SlurmUser could point it at what only root may give away."""
+    if path.is_symlink():
+        raise SetupError(f"{path}: is a symbolic link; hint: set StateDir to the folder itself")
+    path.mkdir(parents=True, exist_ok=True)
+    path.chmod(0o700)
+    os.chown(path, user.uid, user.gid, follow_symlinks=False)
 
 
 def _slurm_user(cluster: Cluster) -> Account:
@@ -100,8 +106,7 @@ def _register(cluster: Cluster, hook_dir: Path) -> None:
     from slurm_recovery.slurm.errors import SlurmError
 
     if cluster.unreachable:
-        _say(f"trigger not registered: {cluster.unreachable}; hint: start slurmctld, then run setup again")
-        return
+        raise SetupError(f"trigger not registered: {cluster.unreachable}; hint: start slurmctld, then run setup again")
     try:
         cluster.strigger(*trigger_arguments(hook_dir))
         _say("trigger registered: nodes that go down")
@@ -115,14 +120,14 @@ def _print_lines(cluster: Cluster, hook_dir: Path) -> None:
     ours = f"{hook_dir}/epilog_slurmctld"
     there = cluster.config.get("epilogslurmctld", "")
     units = hook_dir / "systemd"
-    typer.echo("\n# Add to slurm.conf, then restart slurmctld (before 23.11 a reconfigure does not start a new hook):")
+    _say("Add to slurm.conf, then restart slurmctld (22.05 does not start a new hook at a reconfigure):")
     for line in slurm_conf_lines(hook_dir):
-        typer.echo(line)
+        say(line)
     if there and ours not in there:
-        typer.echo(f"# slurm.conf has EpilogSlurmctld={there} already: let that script call ours as its last command.")
-    typer.echo("\n# Run the sweep every minute:")
-    typer.echo(f"systemctl link {units}/slurm-recovery-sweep.service")
-    typer.echo(f"systemctl enable --now {units}/slurm-recovery-sweep.timer")
+        say(f"# slurm.conf has EpilogSlurmctld={there} already: let that script call ours as its last command.")
+    _say("Run the sweep every minute:")
+    say(f"systemctl link {units}/slurm-recovery-sweep.service")
+    say(f"systemctl enable --now {units}/slurm-recovery-sweep.timer")
 
 
 def _remove(common: Context, hook_dir: Path, slurm_conf: Path | None) -> None:
@@ -148,8 +153,9 @@ def _remove(common: Context, hook_dir: Path, slurm_conf: Path | None) -> None:
                 _say(f"trigger {trigger.number} cleared")
     for path in remove_hooks(hook_dir):
         _say(f"{path}: removed")
+    _say("if the sweep's timer is enabled: systemctl disable --now slurm-recovery-sweep.timer")
     _say(f"kept: {common.conf_path} and {settings.state_dir} (the record of every incident); remove them by hand")
 
 
 def _say(text: str) -> None:
-    typer.echo(f"# {text}")
+    say(f"# {text}")

@@ -51,7 +51,8 @@ def _read(path: Path) -> str:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
     except OSError as error:
-        raise ConfigError(str(path), error.strerror or "cannot be read", "`srecover setup` writes a sample") from error
+        hint = "`srecover setup` writes a sample" if isinstance(error, FileNotFoundError) else ""
+        raise ConfigError(str(path), error.strerror or "cannot be read", hint) from error
     if len(data) > MAX_BYTES:
         raise ConfigError(str(path), f"larger than {MAX_BYTES} bytes", "is this the right file?")
     try:

@@ -25,6 +25,7 @@ class Case(NamedTuple):
     mode: Mode  # the partition's, lowered by the job's own wish
     requeued_by_slurm: bool = False  # another attempt is due or under way, and not by our hand
     still_pending: bool = False  # ... and it has not started yet
+    held_by_other: bool = False  # ... for somebody wants it held
 
     @property
     def policy(self) -> Policy:
@@ -40,8 +41,11 @@ class Case(NamedTuple):
 
     @property
     def reason_budget(self) -> int:
-        own = self.config.reason(self.reason).max_requeues
-        return own if own is not None else requeues(self.attribution)
+        own = self.config.reason(self.reason)
+        if own.max_requeues is not None:
+            return own.max_requeues
+        by_site = own.action is not None and own.action.restarts  # where we would stop, with no restarts at all
+        return requeues(self.attribution) or (self.policy.max_requeues if by_site else 0)
 
 
 class Rule(NamedTuple):
@@ -59,7 +63,8 @@ def _cancelled(case: Case) -> bool:
 
 def _ours_to_lift(case: Case) -> bool:
     """Slurm requeued the job itself, for a fault of a node: the exclusion is left to do."""
-    return case.still_pending and case.action is Verdict.REQUEUE_EXCLUDE and bool(case.attribution.suspects)
+    open_to_us = case.still_pending and not case.held_by_other
+    return open_to_us and case.action is Verdict.REQUEUE_EXCLUDE and bool(case.attribution.suspects)
 
 
 RULES: Sequence[Rule] = (

@@ -114,6 +114,7 @@ class Commands:
     def jobs(self, ids: Collection[int]) -> Mapping[int, Job]:
         if not ids:
             return {}
+        ids = frozenset(ids)
         chosen = ("--states", "all", *_named(ids))
         try:
             rows = self._table("squeue", *chosen, fields=tuple(_FIELDS))

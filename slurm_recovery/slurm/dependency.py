@@ -14,15 +14,15 @@ _TARGET = re.compile(r"(\d+)(?:_(\d+|\*))?")
 def names_job(dependency: str, job: Job) -> bool:
     """Whether one of the after* terms waits for this job, for its array, or for its het job's leader."""
     return any(
-        _is(job, int(number), task)
+        _is(job, number, task)
         for term in _TERM.findall(dependency)
         for number, task in _TARGET.findall(re.sub(r"\+\d+|\(\w*\)", "", term))
     )
 
 
-def _is(job: Job, number: int, task: str) -> bool:
+def _is(job: Job, number: str, task: str) -> bool:
     if job.array_job_id is None:
-        return number in (job.job_id, job.het_job_id)
-    if number == job.array_job_id:
+        return number in (str(job.job_id), str(job.het_job_id))
+    if number == str(job.array_job_id):
         return task in ("", "*", str(job.array_task_id))
-    return number == job.job_id
+    return number == str(job.job_id)

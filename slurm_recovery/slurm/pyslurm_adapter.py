@@ -115,7 +115,8 @@ class PySlurm:
         """pyslurm's records of these jobs; not those of a het job's further components."""
         if len(ids) > _FEW:
             with self._translated("pyslurm Jobs.load"):
-                yield from (record for record in self._pyslurm.Jobs.load().values() if record.id in ids)
+                wanted = frozenset(ids)
+                yield from (record for record in self._pyslurm.Jobs.load().values() if record.id in wanted)
             return
         for number in ids:
             with contextlib.suppress(UnknownJob), self._translated(f"pyslurm Job.load {number}"):

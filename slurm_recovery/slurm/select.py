@@ -43,8 +43,9 @@ def open_slurm(settings: Settings) -> Slurm:
 def pyslurm_unfit(settings: Settings) -> str:
     """Why pyslurm cannot be used here; "" where it can. Finds out without importing it.
 
-    Importing pyslurm with no usable slurm.conf ends the whole process after a minute, so that is looked at
-    first; and a pyslurm of another release than Slurm's reads its structures wrongly.
+    Importing pyslurm with no slurm.conf ends the whole process after a minute, and with one that Slurm cannot
+    parse, at once: scontrol reads the same file first. A pyslurm of another release than Slurm's reads its structures
+    wrongly.
     """
     spec = importlib.util.find_spec("pyslurm")
     if spec is None:
@@ -56,6 +57,8 @@ def pyslurm_unfit(settings: Settings) -> str:
     except OSError as error:
         return f"no slurm.conf at {conf}: {error.strerror}"
     ours, slurms = _pyslurm_release(), slurm_release(settings)
+    if not slurms:
+        return f"scontrol --version fails with {conf}"
     if ours != slurms:
         return f"pyslurm {_dotted(ours)} does not match Slurm {_dotted(slurms)}"
     return ""

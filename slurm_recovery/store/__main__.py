@@ -1,13 +1,19 @@
-"""`python -m slurm_recovery.store URL`: open the store once, which makes or upgrades its schema."""
+"""`python -m slurm_recovery.store RECOVERY_CONF`: open its store once, which makes or upgrades the schema.
+
+The file is named, not the URL, which may hold a password that every user would see in `ps`.
+"""
 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
+from slurm_recovery.config.confile import ConfigError
+from slurm_recovery.config.load import load
 from slurm_recovery.store.errors import StoreError
 from slurm_recovery.store.store import Store
 
 try:
-    Store.open(sys.argv[1]).close()
-except StoreError as error:
+    Store.open(load(Path(sys.argv[1])).settings.url).close()
+except (ConfigError, StoreError) as error:
     sys.exit(str(error))

@@ -51,5 +51,11 @@ def deeds(incident: Incident) -> list[str]:
     return [outcome.action for outcome in incident.outcomes]
 
 
+def steps(site: Site, incident: Incident) -> list[str]:
+    """The names of all steps in the incident's audit."""
+    with site.store() as store:
+        return [step.action for step in store.steps(incident.id)]
+
+
 def restarts(site: Site, *jobs: int | str) -> list[int]:
     return [int(site.cluster.show(job)["RestartCnt"]) for job in jobs]

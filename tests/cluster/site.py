@@ -26,12 +26,14 @@ class Site:
         settings: Mapping[str, str] | None = None,
         lines: str = "",
         python: str = sys.executable,
+        store_url: str = "",
     ) -> None:
         self.cluster = cluster
         self.python = python
         self.conf = cluster.folder / "recovery.conf"
         self.state = cluster.folder / "recovery"
         self.hooks = cluster.folder / "hooks"
+        self.store_url = store_url or f"sqlite:///{self.state}/recovery.db"
         self.configure(settings or {}, lines)
 
     def configure(self, settings: Mapping[str, str], lines: str = "") -> None:
@@ -70,7 +72,7 @@ class Site:
             return store.of_job(self.cluster_name, str(job))
 
     def store(self) -> Store:
-        return Store.open(f"sqlite:///{self.state}/recovery.db")
+        return Store.open(self.store_url)
 
     @property
     def cluster_name(self) -> str:

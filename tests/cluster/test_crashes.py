@@ -47,7 +47,7 @@ def crashing_site(cluster: PrivateCluster) -> Site:
 
 
 @pytest.fixture(scope="module")
-def sites() -> Iterator["queue.Queue[Site]"]:
+def sites() -> Iterator[queue.Queue[Site]]:
     clusters = [PrivateCluster() for _ in range(CLUSTERS)]
     try:
         free: queue.Queue[Site] = queue.Queue()
@@ -59,13 +59,13 @@ def sites() -> Iterator["queue.Queue[Site]"]:
             cluster.stop()
 
 
-def test_a_sweep_mends_what_a_killed_worker_left(sites: "queue.Queue[Site]") -> None:
+def test_a_sweep_mends_what_a_killed_worker_left(sites: queue.Queue[Site]) -> None:
     with ThreadPoolExecutor(CLUSTERS) as pool:
         wrong = [complaint for complaint in pool.map(lambda point: crash_at(point, sites), POINTS) if complaint]
     assert not wrong, "\n".join(wrong)
 
 
-def crash_at(point: tuple[str, str, bool], sites: "queue.Queue[Site]") -> str:
+def crash_at(point: tuple[str, str, bool], sites: queue.Queue[Site]) -> str:
     """What is wrong after a crash there and a sweep; "" where all is well."""
     site = sites.get()
     try:

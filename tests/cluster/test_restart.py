@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from slurm_recovery.records import Stage, Verdict
-from tests.cluster.private_cluster import PrivateCluster
 from tests.cluster.site import Site
 
 DONE = (Stage.RUNNING, Stage.LEFT, Stage.STOPPED, Stage.ABANDONED)
@@ -58,8 +57,10 @@ def test_unknown_failure_restarts_once_and_then_stops(site: Site) -> None:
         what="a second incident that stops",
     )
     newest, first = site.incidents(job)
-    assert first.decision is not None and first.decision.verdict is Verdict.REQUEUE
-    assert newest.decision is not None and newest.decision.basis == "budget_reason"
+    assert first.decision is not None
+    assert newest.decision is not None
+    assert first.decision.verdict is Verdict.REQUEUE
+    assert newest.decision.basis == "budget_reason"
     assert site.cluster.show(job)["RestartCnt"] == "1"
 
 

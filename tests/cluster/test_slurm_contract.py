@@ -26,7 +26,7 @@ from slurm_recovery.slurm.errors import (
     UnknownJob,
     UnknownNode,
 )
-from slurm_recovery.slurm.port import Job, Node, Slurm
+from slurm_recovery.slurm.port import AWAY, Job, Node, Slurm
 from slurm_recovery.slurm.select import open_slurm, pyslurm_unfit
 from tests.cluster.private_cluster import PrivateCluster, check_machine
 
@@ -120,9 +120,9 @@ def jobs(cluster: PrivateCluster) -> Jobs:
         "exit 255": cluster.sbatch(script="exit 255"),
         "signal 9": cluster.sbatch(script="kill -9 $$"),
         "completed": cluster.sbatch("-w", "n2", script="srun sh -c 'exit 130'; exit 0"),
-        "cancelled": cluster.sbatch(script=SLEEP),
+        "cancelled": cluster.sbatch(script=f"exec {SLEEP}"),
         "array": cluster.sbatch("--array=0-3%2", script=SLEEP),
-        "het": int(cluster.run("sbatch", "--parsable", "-xn4", ":", "-xn3", "-N2", stdin=f"#!/bin/sh\n{SLEEP}\n").stdout),
+        "het": het(cluster, SLEEP, "-xn4", ":", "-xn3", "-N2"),
         "forged": held("-J", FORGED, "--comment", FORGED, "-o", f"/tmp/{FORGED}"),
         "nasty": held("-J", NASTY, "--comment", NASTY, "-D", str(nasty_folder)),
         "blanks": held("-J", " x ", "--comment", "  y "),
@@ -140,6 +140,11 @@ def jobs(cluster: PrivateCluster) -> Jobs:
         cluster.wait(task, "RUNNING")
     ids |= {f"task {n}": int(cluster.show(f"{ids['array']}_{n}")["JobID"]) for n in (0, 1)}
     return Jobs(ids)
+
+
+def het(cluster: PrivateCluster, script: str, *options: str) -> int:
+    """Submits a het job; gives its leader's id."""
+    return int(cluster.run("sbatch", "--parsable", "-o/dev/null", *options, stdin=f"#!/bin/sh\n{script}\n").stdout)
 
 
 def one(slurm: Slurm, number: int) -> Job:
@@ -304,7 +309,8 @@ def _comparable(job: Job) -> Job:
 
 
 def _plain(node: Node) -> Node:
-    return node.model_copy(update={"state": node.state - {"MIXED", "ALLOCATED"}})
+    """Without what changes from one moment to the next, or what pyslurm does not tell apart: MIXED, PLANNED."""
+    return node.model_copy(update={"state": node.state & AWAY})
 
 
 def test_expedited_jobs_are_known(slurm: Slurm, cluster: PrivateCluster) -> None:
@@ -337,7 +343,7 @@ def test_nodes(slurm: Slurm, cluster: PrivateCluster) -> None:
     assert nodes["n6"].state == {"IDLE", "DRAIN"}
     assert (nodes["n6"].reason, nodes["n6"].away, nodes["n6"].unusable) == (REASON, True, False)
     assert (nodes["n1"].reason, nodes["n1"].away) == ("", False)
-    assert nodes["n1"].state <= {"IDLE", "MIXED", "ALLOCATED", "COMPLETING"}
+    assert nodes["n1"].state & {"IDLE", "MIXED", "ALLOCATED"}
 
 
 @pytest.fixture(scope="module")
@@ -394,11 +400,13 @@ ALL_KINDS = ("afterok", "afterany", "afternotok")
     ],
 )
 def test_dependents(
-    slurm: Slurm, jobs: Jobs, waiting: Mapping[str, int], name: str, expected: list[str]
+    slurm: Slurm, cluster: PrivateCluster, jobs: Jobs, waiting: Mapping[str, int], name: str, expected: list[str]
 ) -> None:
     names = {number: name for name, number in waiting.items()}
     found = slurm.dependents(one(slurm, jobs[name]))
-    assert sorted(names.get(number, str(number)) for number in found) == sorted(expected)
+    # slurmctld may have split a waiting array into its tasks, each with an id of its own.
+    arrays = {int(row["JobID"]): int(row["ArrayJobID"]) for row in cluster.records()}
+    assert {names.get(arrays[number], str(number)) for number in found} == set(expected)
 
 
 # -- deeds ----------------------------------------------------------------------------------------------------------
@@ -549,8 +557,7 @@ def test_a_waiting_array_task_stands_for_itself_in_a_deed(slurm: Slurm, cluster:
 
 
 def test_a_het_job_is_handled_as_a_whole(slurm: Slurm, cluster: PrivateCluster) -> None:
-    script = "#!/bin/sh\nexit 3\n"
-    leader = int(cluster.run("sbatch", "--parsable", "-o/dev/null", "-xn3", ":", "-N2", stdin=script).stdout)
+    leader = het(cluster, "exit 3", "-xn3", ":", "-N2")
     ids = [leader, leader + 1]
     cluster.wait(leader, "FAILED")
     cluster.wait(f"{leader}+1")
@@ -602,11 +609,11 @@ ASKING: Mapping[str, Callable[[Slurm, Job], object]] = {
 def test_without_slurmctld_commands_say_so_in_time(
     cluster: PrivateCluster, jobs: Jobs, silent: None, asking: str
 ) -> None:
-    slurm = Commands(timeout=1, slurm_conf=cluster.slurm_conf)
+    slurm = Commands(timeout=0.5, slurm_conf=cluster.slurm_conf)
     began = time.monotonic()
     with pytest.raises(SlurmUnavailable):
         ASKING[asking](slurm, Job(job_id=jobs["exit 3"]))
-    assert time.monotonic() - began < 1.5
+    assert time.monotonic() - began < 1
 
 
 def test_without_slurmctld_no_job_is_called_unknown(slurm: Slurm, jobs: Jobs, silent: None) -> None:

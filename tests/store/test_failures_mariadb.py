@@ -48,7 +48,7 @@ def test_a_locked_row_is_busy(store: Store, mariadb: Server) -> None:
     saved = store.save(an_incident())
     rival = mariadb.connection("store")
     rival.cursor().execute("SELECT * FROM incident FOR UPDATE")
-    with within(2.3), pytest.raises(StoreBusy, match="Lock wait timeout exceeded"):
+    with within(3), pytest.raises(StoreBusy, match="Lock wait timeout exceeded"):
         store.save(saved, a_step())
     assert store.get(saved.id) == saved
     rival.close()
@@ -59,7 +59,7 @@ def test_a_locked_row_is_busy(store: Store, mariadb: Server) -> None:
 def test_a_locked_table_is_busy(store: Store, mariadb: Server) -> None:
     rival = mariadb.connection("store")
     rival.cursor().execute("LOCK TABLES incident WRITE")
-    with within(2.3), pytest.raises(StoreBusy):
+    with within(3), pytest.raises(StoreBusy):
         store.list()
     rival.close()
 
@@ -125,7 +125,7 @@ def test_no_such_database(mariadb: Server) -> None:
 
 
 def test_no_such_socket(tmp_path: Path) -> None:
-    with within(1), pytest.raises(StoreUnreachable):
+    with within(1.5), pytest.raises(StoreUnreachable):
         Store.open(f"mysql+pymysql://root@localhost/store?unix_socket={tmp_path}/none", timeout=1)
 
 
@@ -133,7 +133,7 @@ def test_a_refused_connection() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         url = f"mysql+pymysql://root:s3cret@127.0.0.1:{unused.getsockname()[1]}/store"
-        with within(1), pytest.raises(StoreUnreachable, match="refused") as caught:
+        with within(1.5), pytest.raises(StoreUnreachable, match="refused") as caught:
             Store.open(url, timeout=1)
     assert "s3cret" not in str(caught.value)
 
@@ -143,7 +143,7 @@ def test_a_server_that_never_answers() -> None:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
         url = f"mysql+pymysql://root@127.0.0.1:{silent.getsockname()[1]}/store"
-        with within(2.3), pytest.raises(StoreUnreachable):
+        with within(3), pytest.raises(StoreUnreachable):
             Store.open(url, timeout=1)
 
 
@@ -189,7 +189,7 @@ def test_a_server_that_dies_and_comes_back(folder: Path) -> None:
     with Server(folder) as server, Store.open(server.new_database("store"), timeout=1) as store:
         saved = store.save(an_incident())
         server.stop(kill=True)
-        with within(1.3), pytest.raises(StoreUnreachable):
+        with within(2), pytest.raises(StoreUnreachable):
             store.save(saved)
         server.start()
         assert store.save(saved) == saved

@@ -75,14 +75,14 @@ def fill(store: Store, size: int = 50_000) -> int:
 
 def test_a_lock_held_too_long_is_busy_within_the_timeout(store: Store, path: Path) -> None:
     saved = store.save(an_incident())
-    with locked(path), seconds(0.7, 1.3), pytest.raises(StoreBusy, match=r"store\.db: database is locked \(another"):
+    with locked(path), seconds(0.7, 2.0), pytest.raises(StoreBusy, match=r"store\.db: database is locked \(another"):
         store.save(saved, a_step())
     assert store.steps(saved.id) == []
 
 
 def test_reading_goes_on_beside_a_writer(store: Store, path: Path) -> None:
     saved = store.save(an_incident())
-    with locked(path), seconds(0, 0.3):
+    with locked(path), seconds(0, 0.6):
         assert store.find(saved.attempt) == saved
         with opened(path) as another:
             assert another.list() == [saved]
@@ -92,13 +92,13 @@ def test_a_lock_that_is_given_up_in_time_is_waited_for(store: Store, path: Path)
     with locked(path) as rival:
         timer = threading.Timer(0.4, rival.rollback)
         timer.start()
-        with seconds(0.3, 1.0):
+        with seconds(0.3, 1.5):
             store.save(an_incident())
         timer.join()
 
 
 def test_a_new_file_that_is_locked_is_busy(path: Path) -> None:
-    with locked(path), seconds(0.5, 1.3), pytest.raises(StoreBusy):
+    with locked(path), seconds(0.5, 2.0), pytest.raises(StoreBusy):
         opened(path)
 
 
