@@ -4,6 +4,8 @@ PYTHON ?= /usr/bin/python3
 VENV := .venv
 RUN := $(VENV)/bin/python
 SUITES ?= testing
+# Test files that run side by side: the clusters mostly wait.
+JOBS ?= 3
 export PYTHON
 
 .PHONY: demo test lint test-unit test-store test-cluster test-releases bench manual clean
@@ -20,13 +22,14 @@ lint: $(VENV)/installed
 	$(VENV)/bin/mypy
 
 test-unit: $(VENV)/installed
-	$(RUN) -m pytest -q tests/unit
+	$(RUN) -m pytest -q -n $(JOBS) tests/unit
 
 test-store: packages-test $(VENV)/installed
-	$(RUN) -m pytest -q tests/store
+	$(RUN) -m pytest -q -n $(JOBS) --dist loadfile tests/store
 
 test-cluster: packages $(VENV)/installed
-	$(RUN) -m pytest -q --durations=8 tests/cluster
+	$(RUN) -m pytest -q --durations=8 -n $(JOBS) --dist loadfile -m "not timing" tests/cluster
+	$(RUN) -m pytest -q --durations=8 -m timing -s tests/cluster
 
 # The cluster tests on other Slurm releases, each in a folder made by debootstrap: SUITES="trixie testing".
 test-releases: packages-releases

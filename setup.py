@@ -43,6 +43,7 @@ setup(
         "mariadb": ["PyMySQL>=1.1,<2"],
         "test": [
             "pytest>=8,<10",
+            "pytest-xdist>=3.5,<4",
             "hypothesis>=6.100,<7",
             "mypy>=1.10,<3",
             "ruff>=0.5,<1",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from slurm_recovery.decide.exclusions import Choice, Exclusion
 from slurm_recovery.hooks.spool import Spool
@@ -18,6 +19,7 @@ from slurm_recovery.store.step import Step
 from slurm_recovery.store.store import Store
 
 Clock = Callable[[], float]
+Components: TypeAlias = Sequence[tuple[Job, Sequence[str]]]  # a het job's others, and what each shall exclude
 
 
 @dataclass(frozen=True)
@@ -42,18 +44,25 @@ class Actor:
         """Whether it is we who hold the job."""
         return job.label in self.spool.holds()
 
-    def prepare(self, incident: Incident, job: Job, choice: Choice, comment: str) -> tuple[Incident, Result]:
-        """Exclusions, an immediate start, and the word to the user, in one update; read back."""
+    def prepare(
+        self, incident: Incident, job: Job, choice: Choice, comment: str, components: Components = ()
+    ) -> tuple[Incident, Result]:
+        """Exclusions, an immediate start, and the word to the user, in one update; read back.
+
+        `components`: a het job's others. What is done to the leader Slurm does to all of them, so those that
+        shall exclude something else are told so afterwards.
+        """
         told = f"ExcNodeList={','.join(choice.nodes) or '(none)'} StartTime=now"
         if choice.left_out:
             told += "; left out: " + ", ".join(f"{node} ({why})" for node, why in choice.left_out)
         delay = incident.decision.delay if incident.decision else 0.0
-        already = set(job.excluded_nodes) == set(choice.nodes)
+        already = set(job.excluded_nodes) == set(choice.nodes) and not components
 
         def deed() -> None:
             self.slurm.update(
                 job, excluded=None if already else choice.nodes, start_in=delay, admin_comment=comment
             )
+            self._exclude(components, choice.nodes)
 
         def holds(seen: Job) -> str:
             missing = set(choice.nodes) ^ set(seen.excluded_nodes)
@@ -77,13 +86,22 @@ class Actor:
             self.spool.clear_hold(job.label)
         return incident, result
 
-    def give_way(self, incident: Incident, job: Job, keep: Sequence[str], dropped: Exclusion) -> Incident:
+    def give_way(self, incident: Incident, job: Job, dropped: Exclusion, components: Components = ()) -> Incident:
         """Take one of our exclusions back: with it the job cannot start at all."""
-        detail = f"{dropped.node} no longer excluded: Slurm shows Reason={job.reason}"
-        incident, _ = self._do(
-            incident, job, "give_way", detail, lambda: self.slurm.update(job, excluded=keep, start_in=0.0)
-        )
+        detail = f"{dropped.node} no longer excluded: Slurm shows Reason=BadConstraints"
+        keep = [node for node in job.excluded_nodes if node != dropped.node]
+
+        def deed() -> None:
+            self.slurm.update(job, excluded=keep, start_in=0.0)
+            self._exclude(components, keep)
+
+        incident, _ = self._do(incident, job, "give_way", detail, deed)
         return incident
+
+    def _exclude(self, components: Components, leaders: Sequence[str]) -> None:
+        for component, nodes in components:
+            if set(nodes) != set(leaders):
+                self.slurm.update(component, excluded=nodes)
 
     def end(self, incident: Incident, job: Job, decision: Decision, comment: str) -> Incident:
         """The last word is stop: StopAction says what becomes of the job. A job that ended stays as it is.

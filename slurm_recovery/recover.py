@@ -137,7 +137,7 @@ class Recovery:
         if incident is None:
             incident = Incident(attempt=attempt).at("ended", _moment(event.time, attempt.end_time))
             incident = self._actor.note(incident.at("detected", self.now()), "detected", event.path.name)
-        elif incident.stage is Stage.DETECTED:
+        elif incident.stage in (Stage.DETECTED, Stage.HELD):
             incident = self._joined(incident, event)
         if event.waited_for and event.failed and job is not None and incident.stage is Stage.DETECTED:
             self._gate(incident, job, turn)
@@ -259,7 +259,9 @@ class Recovery:
         decision = incident.decision
         assert decision is not None
         choice = self._choice(incident, job, turn)
-        incident, result = self._actor.prepare(incident, job, choice, comment_of(incident, decision))
+        ours = [entry.node for entry in choice.ours]
+        others = [(part, (*self._users(incident, part), *ours)) for part in turn.components(job)]
+        incident, result = self._actor.prepare(incident, job, choice, comment_of(incident, decision), others)
         if result is Result.FAILED and not self._held_too_long(incident):
             return incident
         fresh = self.slurm.jobs([job.job_id]).get(job.job_id, job)
@@ -270,7 +272,7 @@ class Recovery:
         """RELEASED: until it runs; where our exclusions make it impossible, give way."""
         if not job.pending:
             return self._actor.close(incident.at("running", _moment(self.now(), job.start_time)), Stage.RUNNING, "")
-        if job.reason == "BadConstraints":
+        if any(part.reason == "BadConstraints" for part in (job, *turn.components(job))):
             return self._give_way(incident, job, turn)
         if job.launch_failed or job.restart_count > incident.attempt.restart_count + 1:
             return self._actor.close(incident, Stage.RUNNING, "started again, and is back in the queue since")
@@ -284,8 +286,8 @@ class Recovery:
         if not ours:
             return self._actor.close(incident, Stage.LEFT, "BadConstraints, and none of our exclusions is left")
         dropped = ours[-1]
-        keep = [node for node in job.excluded_nodes if node != dropped.node]
-        return self._actor.give_way(incident, job, keep, dropped)
+        others = [(part, [n for n in part.excluded_nodes if n != dropped.node]) for part in turn.components(job)]
+        return self._actor.give_way(incident, job, dropped, others)
 
     # -- deciding --------------------------------------------------------------------------------
 
@@ -350,7 +352,8 @@ class Recovery:
         return tuple(node for node in job.excluded_nodes if node not in by_us)
 
     def _choice(self, incident: Incident, job: Job, turn: Turn) -> Choice:
-        return choose(self._users(incident, job), self._exclusions(incident), job, turn.nodes)
+        parts = [job, *turn.components(job)]
+        return choose(self._users(incident, job), self._exclusions(incident), parts, turn.nodes)
 
     # -- ends of waiting -------------------------------------------------------------------------
 

@@ -166,15 +166,16 @@ def _hook_line(there: Installation) -> Iterator[Problem]:
     running = there.cluster.config.get("epilogslurmctld", "")
     if str(hook) not in running and not _calls(Path(running), hook):
         what = f"EpilogSlurmctld={running} does not call our hook" if running else "EpilogSlurmctld is not set"
-        yield Problem("error", what, f"EpilogSlurmctld={hook} in slurm.conf, or call it from your script; restart slurmctld")
+        hint = f"EpilogSlurmctld={hook} in slurm.conf, or call it from your script; restart slurmctld"
+        yield Problem("error", what, hint)
         return
     try:
         silent = (there.state / "spool").stat().st_mtime <= hook.stat().st_mtime
     except OSError:
         return
     if silent:
-        what = "no event since the hooks were installed"
-        yield Problem("warning", what, "where jobs have ended since, restart slurmctld: 22.05 starts no new hook otherwise")
+        hint = "where jobs have ended since, restart slurmctld: 22.05 starts no new hook otherwise"
+        yield Problem("warning", "no event since the hooks were installed", hint)
 
 
 def _calls(script: Path, hook: Path) -> bool:
@@ -215,7 +216,7 @@ def _trigger(there: Installation) -> Iterator[Problem]:
 
 def _store(there: Installation) -> Iterator[Problem]:
     if problem := there.cluster.try_as_slurm_user(
-        sys.executable, "-I", "-m", "slurm_recovery.store", str(there.conf_path)
+        sys.executable, "-I", "-m", "slurm_recovery.cli.open_store", str(there.conf_path)
     ):
         what = f"SlurmUser cannot read {there.conf_path} or open the store: {problem}"
         yield Problem("error", what, there.setup)

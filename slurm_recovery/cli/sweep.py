@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import Annotated
 
@@ -31,6 +32,7 @@ def sweep(
     spool = Spool(config.settings.state_dir)
     deadline = time.monotonic() + timeout
     become_owner(config.settings.state_dir)
+    os.umask(0o077)
     with spool.lock(wait=timeout) as got:
         if not got:
             typer.echo(f"a worker has been busy for {timeout:g} s; it will do the rest", err=True)

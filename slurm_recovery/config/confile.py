@@ -83,7 +83,8 @@ def _pairs(line: str, origin: str) -> tuple[Pair, ...]:
     while at < len(line):
         match = _PAIR.match(line, at)
         if not match:
-            raise ConfigError(origin, f"not Key=Value: {line[at:].strip()[:60]!r}", "values with blanks go in double quotes")
+            what = f"not Key=Value: {line[at:].strip()[:60]!r}"
+            raise ConfigError(origin, what, "values with blanks go in double quotes")
         pairs.append(Pair(match[1], match[2].strip('"'), origin))
         at = match.end()
     return tuple(pairs)

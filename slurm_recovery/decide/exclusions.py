@@ -44,8 +44,14 @@ def live(incidents: Iterable[Incident], now: float, exclusion_time: float) -> tu
     return tuple(sorted(newest.values(), key=lambda e: (e.trust is not Trust.ROOT, -e.since)))
 
 
-def choose(users: Sequence[str], ours: Sequence[Exclusion], job: Job, nodes: Mapping[str, Node]) -> Choice:
-    """Union of the user's exclusions and as many of ours, strongest first, as leave the job able to start."""
+def choose(
+    users: Sequence[str], ours: Sequence[Exclusion], parts: Sequence[Job], nodes: Mapping[str, Node]
+) -> Choice:
+    """Union of the user's exclusions and as many of ours, strongest first, as leave the job able to start.
+
+    `parts`: the job alone, or all components of a het job, each of which must be able to start.
+    """
+    required = {node for part in parts for node in part.required_nodes}
     kept: list[Exclusion] = []
     left_out: list[tuple[str, str]] = []
     for exclusion in ours:
@@ -53,9 +59,9 @@ def choose(users: Sequence[str], ours: Sequence[Exclusion], job: Job, nodes: Map
             kept.append(exclusion)
         elif exclusion.node not in nodes:
             left_out.append((exclusion.node, "no longer in slurm.conf"))
-        elif exclusion.node in job.required_nodes:
+        elif exclusion.node in required:
             left_out.append((exclusion.node, "the job asks for it by --nodelist"))
-        elif not _enough({*users, *(e.node for e in kept), exclusion.node}, job, nodes):
+        elif not all(_enough({*users, *(e.node for e in kept), exclusion.node}, part, nodes) for part in parts):
             left_out.append((exclusion.node, "too few other nodes for this job"))
         else:
             kept.append(exclusion)

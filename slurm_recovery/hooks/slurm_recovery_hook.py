@@ -125,7 +125,7 @@ def run(step: str, settings: dict[str, object]) -> None:
         os.umask(0o077)
         getattr(Hook(**settings), step)()  # type: ignore[arg-type]  # written by srecover setup
     except BaseException as error:  # noqa: BLE001  # whatever it is, the job must end
-        try:
+        try:  # noqa: SIM105  # contextlib would have to be imported
             os.write(2, f"slurm_recovery: {step}: {type(error).__name__}: {error}\n".encode())
         except OSError:
             pass

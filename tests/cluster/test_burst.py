@@ -13,6 +13,8 @@ from slurm_recovery.records import Stage
 from tests.cluster.private_cluster import PrivateCluster
 from tests.cluster.site import Site
 
+pytestmark = pytest.mark.timing
+
 JOBS, FAILING = 300, 30
 # All wait for the end of the FIFO; a restarted one does not. Every tenth fails in its first attempt.
 SCRIPT = """\

@@ -3,51 +3,24 @@
 from __future__ import annotations
 
 import os
-import statistics
 import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
-from slurm_recovery.hooks.install import install_hooks, system_python
 from slurm_recovery.hooks.spool import Spool
+from tests.bench import hook_cost, installed, seconds
 from tests.cluster.site import Site
+
+pytestmark = pytest.mark.timing
 
 RUNS = 20
 
 
-def installed(folder: Path) -> Path:
-    """A hook whose worker leaves a mark when it is started."""
-    (folder / "state/spool").mkdir(parents=True)
-    (folder / "state/holds").mkdir()
-    started = folder / "started"
-    settings = {
-        "state": str(folder / "state"),
-        "worker": ["/bin/sh", "-c", f"echo >> {started}"],
-        "environment": {},
-        "watchdog": 1.0,
-        "hold_timeout": 60.0,
-    }
-    install_hooks(folder / "hooks", settings)
-    return folder / "hooks/epilog_slurmctld"
-
-
-def seconds(*command: str, environment: dict[str, str]) -> float:
-    began = time.perf_counter()
-    assert subprocess.run(command, env=environment, check=False).returncode == 0
-    return time.perf_counter() - began
-
-
 def test_a_job_that_ended_well_costs_a_process_start_and_no_worker(tmp_path: Path) -> None:
     hook = installed(tmp_path)
-    ended_well = {"SLURM_JOB_ID": "7", "SLURM_JOB_EXIT_CODE2": "0:0", "SLURM_JOB_NAME": "fine"}
-    bare, ours = [], []
-    for _ in range(RUNS):
-        bare.append(seconds(system_python(), "-I", "-S", "-c", "pass", environment={}))
-        ours.append(seconds(str(hook), environment=ended_well))
-    ratio = statistics.median(ours) / statistics.median(bare)
-    print(f"hook / bare interpreter, median of {RUNS}: {ratio:.2f}")
+    ratio = hook_cost(hook, RUNS)
     assert ratio <= 1.5
     assert not (tmp_path / "started").exists()
     assert len(Spool(tmp_path / "state").events()) == RUNS

@@ -14,7 +14,7 @@ from tests.cluster.site import SYSTEM_PYTHON, TRAINER, Site
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[Site]:
-    with PrivateCluster() as cluster:
+    with PrivateCluster(nodes=5) as cluster:
         give_nodes(cluster, "Epilog", EPILOG)
         site = Site(cluster, {"Backoff": "0"})
         site.install()
@@ -64,14 +64,15 @@ def test_a_het_job_leaves_out_the_bad_node_of_its_second_component(site: Site) -
     cluster = site.cluster
     train = f"{SYSTEM_PYTHON} {TRAINER} {cluster.work}/het --fail-node $SLURM_JOB_NODELIST_HET_GROUP_1"
     job = cluster.sbatch(
-        "-N2", "-n2", ":", "-N1", "-n1", script=f"srun --het-group=0,1 --label {train}"
+        "-N2", "-n2", "--exclude=n5", ":", "-N1", "-n1", "--exclude=n1", script=f"srun --het-group=0,1 --label {train}"
     )
     first = cluster.wait(f"{job}+1", "RUNNING")["NodeList"]
     successor = cluster.sbatch(f"--dependency=afterok:{job}", script="true")
     cluster.wait(successor, "COMPLETED")
     records = cluster.records(job)
     assert [record["RestartCnt"] for record in records] == ["1", "1"]
-    assert [record["ExcNodes"] for record in records] == [first, first]
+    assert [record["ExcNodes"] for record in records] == [f"n[{first[1]},5]", f"n[1,{first[1]}]"]  # each keeps its own
+    assert set(site.incidents(job)[0].attempt.nodes) == {"n1", "n2", first}
     assert first not in [node for record in records for node in record["NodeList"].split(",")]
     assert len(site.incidents(job)) == 1
 

@@ -48,7 +48,7 @@ def train(site: Site, name: str, umask: str) -> int:
     cluster = site.cluster
     log = cluster.work / f"{name}.log"
     subprocess.run(["install", "-o", USER, "-m", umask, "/dev/null", str(log)], check=True)
-    run = f"srun {SYSTEM_PYTHON} {cluster.folder}/trainer.py {cluster.work}/checkpoints-{name} --fail-node n2"
+    run = f"srun --label {SYSTEM_PYTHON} {cluster.folder}/trainer.py {cluster.work}/checkpoints-{name} --fail-node n2"
     return cluster.sbatch("--nodes=3", f"--output={log}", "--open-mode=append", script=run, user=USER)
 
 

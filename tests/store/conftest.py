@@ -80,7 +80,7 @@ def _mounted(there: Path, *how: str) -> Iterator[Path]:
     there.mkdir()
     done = subprocess.run(["mount", *how, str(there)], capture_output=True, text=True)
     if done.returncode:
-        pytest.skip(f"may not mount here: {done.stderr.strip()}")
+        pytest.fail(f"may not mount here: {done.stderr.strip()}")
     try:
         yield there
     finally:

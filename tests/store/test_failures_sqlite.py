@@ -234,7 +234,6 @@ def test_the_mode_that_an_administrator_gave_is_left(path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o640
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
 def test_a_file_made_by_root_belongs_to_the_folders_owner(tmp_path: Path) -> None:
     os.chown(tmp_path, 12345, 54321)
     with opened(tmp_path / "store.db") as store:

@@ -1,0 +1,108 @@
+"""The rules of deciding: which row applies, budgets, back-off, and the job's own wish."""
+
+from __future__ import annotations
+
+import pytest
+
+from slurm_recovery.config.settings import Config, Mode, Policy, ReasonPolicy, Settings
+from slurm_recovery.decide.history import Ledger, ledger
+from slurm_recovery.decide.rules import RULES, Case, decide, effective_mode
+from slurm_recovery.records import Attempt, Attribution, Category, Decision, Incident, Suspect, Trust, Verdict
+
+ATTEMPT = Attempt(cluster="c", job_id=1, state="FAILED", exit_code=1, start_time=1000, end_time=9000)
+NODE = Suspect(node="n2", trust=Trust.USER, because="test")
+ECC = Attribution(category=Category.HARDWARE, reason="gpu_ecc_uncorrectable", suspects=(NODE,))
+UNKNOWN = Attribution(category=Category.UNKNOWN, reason="unknown")
+IMPORT = Attribution(category=Category.SOFTWARE_ENV, reason="import_error")
+
+
+def case(attribution: Attribution = ECC, attempt: Attempt = ATTEMPT, **more: object) -> Case:
+    fields = {"config": Config(), "ledger": Ledger(), "mode": Mode.ACT} | more
+    return Case(attempt=attempt, attribution=attribution, **fields)  # type: ignore[arg-type]
+
+
+def with_attempt(**more: object) -> Attempt:
+    return ATTEMPT.model_copy(update=more)
+
+
+@pytest.mark.parametrize(
+    ("basis", "verdict", "given"),
+    [
+        ("completed", Verdict.NONE, case(attempt=with_attempt(state="COMPLETED"))),
+        ("cancelled", Verdict.NONE, case(attempt=with_attempt(state="CANCELLED"))),
+        ("mode_off", Verdict.NONE, case(mode=Mode.OFF)),
+        ("interactive", Verdict.NONE, case(attempt=with_attempt(batch=False))),
+        ("no_requeue", Verdict.NONE, case(attempt=with_attempt(requeue=False))),
+        ("expedited", Verdict.NONE, case(attempt=with_attempt(expedited=True))),
+        ("already_requeued", Verdict.NONE, case(UNKNOWN, requeued_by_slurm=True, still_pending=True)),
+        ("already_requeued", Verdict.NONE, case(requeued_by_slurm=True)),
+        ("exclude", Verdict.REQUEUE_EXCLUDE, case(requeued_by_slurm=True, still_pending=True)),
+        ("reason_stops", Verdict.STOP, case(IMPORT)),
+        ("budget_job", Verdict.STOP, case(ledger=Ledger(("a", "b", "c")))),
+        ("budget_reason", Verdict.STOP, case(UNKNOWN, ledger=Ledger(("unknown",)))),
+        ("budget_hour", Verdict.STOP, case(ledger=Ledger(cluster_hour=60))),
+        ("exclude", Verdict.REQUEUE_EXCLUDE, case()),
+        ("restart", Verdict.REQUEUE, case(UNKNOWN)),
+    ],
+)
+def test_the_first_row_that_applies_decides(basis: str, verdict: Verdict, given: Case) -> None:
+    decision = decide(given)
+    assert (decision.basis, decision.verdict) == (basis, verdict)
+    assert decision.because
+    assert decision.policy == given.config.digest
+
+
+def test_every_row_is_tried_above() -> None:
+    (parameters,) = (mark for mark in test_the_first_row_that_applies_decides.pytestmark)  # type: ignore[attr-defined]
+    tried = {row[0] for row in parameters.args[1]}
+    assert {rule.basis for rule in RULES} - tried == {"stop_exit", "reason_none"}
+
+
+def test_stop_exit_and_a_reasons_own_line() -> None:
+    stop = Config(settings=Settings(stop_exit=(93,)))
+    assert decide(case(config=stop, attempt=with_attempt(exit_code=93))).basis == "stop_exit"
+    assert decide(case(config=stop, attempt=with_attempt(exit_code=93, signal=9))).basis == "exclude"
+    quiet = Config(reasons={"gpu_ecc_uncorrectable": ReasonPolicy(action=Verdict.NONE)})
+    assert decide(case(config=quiet)).basis == "reason_none"
+    more = Config(reasons={"unknown": ReasonPolicy(max_requeues=2)})
+    assert decide(case(UNKNOWN, config=more, ledger=Ledger(("unknown",)))).basis == "restart"
+
+
+def test_observe_decides_alike_and_does_not_act() -> None:
+    acting, advising = decide(case()), decide(case(mode=Mode.OBSERVE))
+    assert acting.act
+    assert not advising.act
+    assert acting.model_copy(update={"act": False}) == advising
+
+
+@pytest.mark.parametrize(
+    ("fast", "suspects", "delay"),
+    [(0, False, 0), (1, False, 30), (2, False, 60), (9, False, 3600), (1, True, 0), (2, True, 30)],
+)
+def test_back_off_grows_with_fast_failures_in_a_row(fast: int, suspects: bool, delay: float) -> None:
+    assert decide(case(ECC if suspects else UNKNOWN, ledger=Ledger(fast_failures=fast))).delay == delay
+
+
+def test_a_wish_only_lowers_the_sites_mode() -> None:
+    act, observe = Policy(mode=Mode.ACT), Policy(mode=Mode.OBSERVE)
+    assert effective_mode(act, "") is Mode.ACT
+    assert effective_mode(act, "team=x, recovery=OFF") is Mode.OFF
+    assert effective_mode(act, "recovery=observe,x") is Mode.OBSERVE
+    assert effective_mode(observe, "recovery=act") is Mode.OBSERVE
+    assert effective_mode(observe, "norecovery=off") is Mode.OBSERVE
+
+
+def earlier(reason: str, verdict: Verdict, run: float) -> Incident:
+    return Incident(
+        attempt=with_attempt(start_time=0, end_time=run),
+        attribution=Attribution(category=Category.UNKNOWN, reason=reason),
+        decision=Decision(verdict=verdict, basis="x", because="x"),
+    )
+
+
+def test_the_ledger_counts_restarts_and_fast_failures_in_a_row() -> None:
+    past = [earlier("a", Verdict.REQUEUE, 5), earlier("b", Verdict.STOP, 900), earlier("a", Verdict.REQUEUE, 5)]
+    now = with_attempt(start_time=100, end_time=110)
+    counted = ledger(now, past, fast_failure=60, cluster_hour=4)
+    assert (counted.restarts, counted.restarts_for("a"), counted.fast_failures) == (2, 2, 2)
+    assert counted.cluster_hour == 4
