@@ -131,9 +131,9 @@ def _begin(attempt: Attempt, end: float) -> float:
 
 
 def quote(evidence: Evidence, places: Places) -> str:
-    """`rank 12 on a02: "line" (job.log:34)`, with what is known of it."""
+    """`Rank 12 on a02: "line" (job.log:34)`, with what is known of it."""
     rank, node = places.rank(evidence), places.node(evidence)
-    who = " on ".join(part for part in (f"rank {rank}" if rank is not None else "", node or "") if part)
+    who = " on ".join(part for part in (f"Rank {rank}" if rank is not None else "", node or "") if part)
     line = evidence.line if len(evidence.line) <= 200 else evidence.line[:197] + "..."
     return f'{who + ": " if who else ""}"{line}"{f" ({evidence.place})" if evidence.place else ""}'
 

@@ -11,7 +11,7 @@ import typer
 from slurm_recovery.cli import tables
 from slurm_recovery.cli.common import Json, common_of, signatures_of
 from slurm_recovery.cli.list_ import folded
-from slurm_recovery.cli.show import INDENT, cause, evidence_row
+from slurm_recovery.cli.show import INDENT, cause, evidence_row, suspects
 from slurm_recovery.cli.tables import Column
 
 if TYPE_CHECKING:
@@ -146,8 +146,7 @@ def described(judgement: Judgement) -> Iterator[str]:
     yield f"Cause: {cause(attribution)}"
     nodes = f" {folded(decision.exclude)}" if decision.exclude else ""
     yield f"Would do: {decision.verdict.value}{nodes} ({decision.because})"
-    for suspect in attribution.suspects:
-        yield f"{INDENT}suspect {suspect.node} (trust {suspect.trust.value}): {suspect.because}"
+    yield from suspects(attribution)
     lines = that_matter(judgement)
     if lines:
         yield "Lines:"

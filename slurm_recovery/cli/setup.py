@@ -70,7 +70,8 @@ def _install(common: Context, hook_dir: Path, slurm_conf: Path | None, trigger: 
     user = _slurm_user(cluster)
     for folder in STATE_FOLDERS:
         _make_folder(config.settings.state_dir / folder, user)
-    if problem := cluster.try_as_slurm_user(sys.executable, "-I", "-m", "slurm_recovery.cli.open_store", str(conf_path)):
+    open_store = (sys.executable, "-I", "-m", "slurm_recovery.cli.open_store", str(conf_path))
+    if problem := cluster.try_as_slurm_user(*open_store):
         raise SetupError(
             f"SlurmUser ({user.name}) cannot open the store: {problem}; "
             f"hint: it must be able to read {conf_path} and run {sys.executable} (install in /opt/slurm_recovery)"

@@ -140,12 +140,18 @@ def _run_time(attempt: Attempt) -> str:
 
 def _cause(attribution: Attribution) -> Iterator[str]:
     yield f"Cause: {cause(attribution)}"
-    for suspect in attribution.suspects:
-        yield f"{INDENT}suspect {suspect.node} (trust {suspect.trust.value}): {suspect.because}"
+    yield from suspects(attribution)
     yield from _section("Evidence", EVIDENCE, [evidence_row(one) for one in attribution.evidence])
     if attribution.beaten:
         yield "Not the cause:"
         yield from (f"{INDENT}{beaten.reason}: beaten by {beaten.by}" for beaten in attribution.beaten)
+
+
+def suspects(attribution: Attribution) -> Iterator[str]:
+    """Each suspect node, its trust, and why, where that is not the cause's own sentence."""
+    for suspect in attribution.suspects:
+        why = f": {suspect.because}" if suspect.because != attribution.because else ""
+        yield f"{INDENT}suspect {suspect.node} (trust {suspect.trust.value}){why}"
 
 
 def cause(attribution: Attribution) -> str:
