@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from slurm_recovery.decide.exclusions import Choice, Exclusion
 from slurm_recovery.hooks.spool import Spool
-from slurm_recovery.records import Decision, Incident, Outcome, Result, Stage
+from slurm_recovery.records import Decision, Incident, Outcome, Result, Stage, Verdict
 from slurm_recovery.slurm.errors import AlreadyPending, SlurmError, SlurmUnavailable
 from slurm_recovery.slurm.port import Job, Slurm
 from slurm_recovery.store.step import Step
@@ -34,7 +34,7 @@ class Actor:
     def requeue(self, incident: Incident, job: Job, stage: Stage) -> tuple[Incident, Result]:
         """Put the job back into the queue, held. `stage`: the one that the incident enters with the intent."""
         entered = incident.model_copy(update={"stage": stage}).at("held", self.now())
-        self.spool.mark_hold(job.label)
+        self.spool.mark_hold(job.label, job.job_id)
         incident, result = self._do(entered, job, "requeue", "held", lambda: self.slurm.requeue_hold(job))
         if result is Result.REFUSED:
             self.spool.clear_hold(job.label)
@@ -190,4 +190,5 @@ def comment_of(incident: Incident, decision: Decision) -> str:
         where = f" on {','.join(attribution.suspect_nodes)[:100]}"
     if attribution and attribution.root_rank is not None:
         where += f" (rank {attribution.root_rank})"
-    return f"slurm_recovery: {reason}{where}: {decision.verdict.value}; srecover show {incident.attempt.label}"
+    word = f"stop, {decision.because[:120]}" if decision.verdict is Verdict.STOP else decision.verdict.value
+    return f"slurm_recovery: {reason}{where}: {word}; srecover show {incident.attempt.label}"

@@ -126,7 +126,7 @@ class Observer:
         evidence: list[Evidence] = []
         gaps: list[Gap] = []
         first: LogTail | None = None
-        for path in log_paths(attempt):
+        for path in log_paths(attempt) if attempt.batch else ():
             tail = self._read(path, attempt, earlier)
             if isinstance(tail, Gap):
                 gaps.append(tail)

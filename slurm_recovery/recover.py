@@ -19,14 +19,14 @@ import structlog
 
 from slurm_recovery.act import Actor, Clock, comment_of
 from slurm_recovery.attribute.engine import attribute
-from slurm_recovery.config.settings import Config
+from slurm_recovery.config.settings import Config, Mode
 from slurm_recovery.decide.exclusions import Choice, Exclusion, choose, live
 from slurm_recovery.decide.history import Ledger, ledger
 from slurm_recovery.decide.rules import Case, decide, effective_mode
-from slurm_recovery.hooks.spool import Event, Spool
+from slurm_recovery.hooks.spool import Event, Hold, Spool
 from slurm_recovery.observe import Observer, attempt_of, hosts, same_attempt
 from slurm_recovery.records import Attempt, Attribution, Decision, Incident, Observation, Result, Stage, Verdict
-from slurm_recovery.slurm.errors import SlurmUnavailable, UnknownJob
+from slurm_recovery.slurm.errors import SlurmError, SlurmUnavailable
 from slurm_recovery.slurm.port import Job, Node, Slurm
 from slurm_recovery.store.store import Store
 
@@ -37,6 +37,7 @@ log = structlog.get_logger(__name__)
 CREDENTIAL_SECONDS = 1.2
 NODE_DOWN_MEMORY = 900.0  # seconds for which a strigger event speaks for its nodes
 CLOCK_SLACK = 2.0  # Slurm rounds times down to seconds, and of two hooks that it starts at once either may be first
+GIVE_UP = 3600.0  # seconds after which an event that always fails is set aside
 SLURMCTLD_GRACE = 120.0  # an event and an incident of one attempt lie closer together than this
 
 
@@ -109,7 +110,8 @@ class Recovery:
         ids = {self._job_id(event) for event in events} | {incident.attempt.job_id for incident in incidents}
         turn = Turn(self.slurm, frozenset(ids - {0}), self._downs(events))
         for event in events:
-            self._guarded(event.path.name, self._take, event, turn)
+            if not self._guarded(event.path.name, self._take, event, turn) and self._given_up(event.time):
+                self.spool.set_aside(event)
         for incident in self.store.open_incidents(self.cluster):
             self._guarded(incident.attempt.label, self._advance, incident, turn)
         self._forgotten_holds(turn)
@@ -136,7 +138,8 @@ class Recovery:
         incident = self._known(attempt, event)
         if incident is None:
             incident = Incident(attempt=attempt).at("ended", _moment(event.time, attempt.end_time))
-            incident = self._actor.note(incident.at("detected", self.now()), "detected", event.path.name)
+            told = f"EpilogSlurmctld was told ExitCode={attempt.exit_code}:{attempt.signal}"
+            incident = self._actor.note(incident.at("detected", self.now()), "detected", told)
         elif incident.stage in (Stage.DETECTED, Stage.HELD):
             incident = self._joined(incident, event)
         if event.waited_for and event.failed and job is not None and incident.stage is Stage.DETECTED:
@@ -276,8 +279,10 @@ class Recovery:
             return self._give_way(incident, job, turn)
         if job.launch_failed or job.restart_count > incident.attempt.restart_count + 1:
             return self._actor.close(incident, Stage.RUNNING, "started again, and is back in the queue since")
-        if job.held and not job.priority and "released" in incident.times:
-            return self._actor.close(incident, Stage.LEFT, f"held by someone else after the release: {job.reason}")
+        if job.held and "released" not in incident.times and not self._held_too_long(incident):
+            return self._actor.release(incident, job)[0]
+        if job.held and not job.priority:
+            return self._actor.close(incident, Stage.LEFT, f"held by someone else: {job.reason}")
         return incident
 
     def _give_way(self, incident: Incident, job: Job, turn: Turn) -> Incident:
@@ -319,15 +324,17 @@ class Recovery:
         self, attempt: Attempt, turn: Turn, *, requeued: Job | None
     ) -> tuple[Observation, Attribution, Decision]:
         earlier = self.store.history(attempt)
-        observation = self.observer.observe(attempt, turn.nodes, turn.gone_down(attempt), earlier)
+        mode = effective_mode(self.config.policy(attempt.partition), attempt.comment)
+        observation = Observation(attempt=attempt)
+        if mode is not Mode.OFF:
+            observation = self.observer.observe(attempt, turn.nodes, turn.gone_down(attempt), earlier)
         attribution = attribute(observation)
-        policy = self.config.policy(attempt.partition)
         case = Case(
             attempt=attempt,
             attribution=attribution,
             config=self.config,
             ledger=self._ledger(attempt, earlier),
-            mode=effective_mode(policy, attempt.comment),
+            mode=mode,
             requeued_by_slurm=requeued is not None,
             still_pending=requeued is not None and requeued.pending,
             held_by_other=requeued is not None and requeued.held and not requeued.launch_failed,
@@ -348,7 +355,8 @@ class Recovery:
         """The job's own --exclude: what is on its list now and was not put there by us."""
         chain = [incident, *self.store.history(incident.attempt)]
         before_us = set(chain[-1].attempt.excluded_nodes)
-        by_us = {node for one in chain if one.decision for node in one.decision.exclude} - before_us
+        acted = [one.decision for one in chain if one.decision and one.decision.act]
+        by_us = {node for decision in acted for node in decision.exclude} - before_us
         return tuple(node for node in job.excluded_nodes if node not in by_us)
 
     def _choice(self, incident: Incident, job: Job, turn: Turn) -> Choice:
@@ -369,10 +377,15 @@ class Recovery:
         return incident
 
     def _forgotten_holds(self, turn: Turn) -> None:
-        """Holds whose incident is gone from the store: release them too."""
+        """Holds whose incident is gone from the store, or does not get on: release them too."""
         known = {incident.attempt.label for incident in self.store.open_incidents(self.cluster)}
-        overdue = self.now() - self.config.settings.hold_timeout
-        release_holds(self.slurm, self.spool, {k: s for k, s in self.spool.holds().items() if k not in known}, overdue)
+        patience = self.config.settings.hold_timeout
+        overdue = {
+            label: hold
+            for label, hold in self.spool.holds().items()
+            if self.now() - hold.since > (2 * patience if label in known else patience)
+        }
+        release_holds(self.slurm, self.spool, overdue)
 
     def _next_turn(self, turn: Turn) -> float | None:
         """Soon after a change, ever later while nothing changes."""
@@ -391,29 +404,33 @@ class Recovery:
             return None
         return _pause(age)
 
-    def _guarded(self, what: str, step: Callable[..., object], *arguments: object) -> None:
-        """One bad incident must not keep the others from their turn; a silent Slurm ends the turn."""
+    def _guarded(self, what: str, step: Callable[..., object], *arguments: object) -> bool:
+        """One bad incident must not keep the others from their turn; a silent Slurm ends the turn. True: it went."""
         try:
             step(*arguments)
         except SlurmUnavailable:
             raise
-        except UnknownJob as error:
-            log.warning("job forgotten", what=what, error=str(error))
-        except (ValueError, KeyError, AttributeError, TypeError, AssertionError) as error:
-            log.exception("step failed", what=what, error=repr(error))
+        except SlurmError as error:
+            log.warning("refused", what=what, error=str(error))
+            return False
+        except (ValueError, LookupError, AttributeError, TypeError, AssertionError):
+            log.exception("step failed", what=what)
+            return False
+        return True
+
+    def _given_up(self, since: float) -> bool:
+        return self.now() - since > GIVE_UP
 
 
-def release_holds(slurm: Slurm, spool: Spool, holds: Mapping[str, float], overdue: float) -> None:
+def release_holds(slurm: Slurm, spool: Spool, overdue: Mapping[str, Hold]) -> None:
     """Release jobs by their marks alone, for where no record of them can be read."""
-    for label, since in holds.items():
-        if since > overdue:
-            continue
-        number, _, task = label.partition("_")
-        found = [job for job in slurm.jobs([int(number)]).values() if job.label == label]
-        for job in found:
-            if job.held:
-                log.warning("released a job that we held and have no record of", job=label, task=task)
-                slurm.release(job)
+    for label, hold in overdue.items():
+        job = slurm.jobs([hold.job_id]).get(hold.job_id)
+        if job is not None and job.completing:
+            continue  # it will be held once it is over
+        if job is not None and job.held and job.label == label:
+            log.warning("released a job by its mark alone", job=label)
+            slurm.release(job)
         spool.clear_hold(label)
 
 

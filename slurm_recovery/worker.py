@@ -90,7 +90,8 @@ def work(config: Config, spool: Spool, deadline: float, ports: Ports = Ports()) 
             store.purge(time.time() - config.settings.retain_time)
     except StoreError:
         let_go(spool)
-        release_holds(slurm, spool, spool.holds(), time.time() - config.settings.hold_timeout)
+        now, patience = time.time(), config.settings.hold_timeout
+        release_holds(slurm, spool, {k: hold for k, hold in spool.holds().items() if now - hold.since > patience})
         raise
 
 

@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 MAX_EVENT_BYTES = 1 << 20
 _NAME = re.compile(r"(\d{1,20})-(job_end|node_down)-(\d{1,10})-\d+\.(event|later)")
@@ -51,6 +52,13 @@ class Event:
         return self.variables.get("SLURM_JOB_EXIT_CODE2", "0:0") != "0:0"
 
 
+class Hold(NamedTuple):
+    """A job that we hold, and since when (seconds since the epoch)."""
+
+    job_id: int
+    since: float
+
+
 class Spool:
     """StateDir as the worker and the commands use it."""
 
@@ -72,14 +80,18 @@ class Spool:
         event.path.with_suffix(".later").unlink(missing_ok=True)
 
     def defer(self, event: Event) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            event.path.rename(event.path.with_suffix(".later"))
+        _rename(event.path, ".later")
 
-    def mark_hold(self, label: str) -> None:
-        """Before we hold a job: on disk, or the hold does not happen."""
+    def set_aside(self, event: Event) -> None:
+        """Out of the way of all others, for a person to look at."""
+        _rename(event.path, ".bad")
+
+    def mark_hold(self, label: str, job_id: int) -> None:
+        """Before we hold a job: on disk, or the hold does not happen. An array task's own id is not in its label."""
         self.holds_folder.mkdir(mode=0o700, exist_ok=True)
-        handle = os.open(self.holds_folder / label, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        handle = os.open(self.holds_folder / label, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
+            os.write(handle, b"%d" % job_id)
             os.fsync(handle)
         finally:
             os.close(handle)
@@ -87,14 +99,13 @@ class Spool:
     def clear_hold(self, label: str) -> None:
         (self.holds_folder / label).unlink(missing_ok=True)
 
-    def holds(self) -> dict[str, float]:
-        """Labels of the jobs that we hold, with the time since when."""
+    def holds(self) -> dict[str, Hold]:
+        """The jobs that we hold, by their labels."""
         try:
-            with os.scandir(self.holds_folder) as entries:
-                ours = (entry for entry in entries if re.fullmatch(r"\d+(_\d+)?", entry.name))
-                return {entry.name: entry.stat().st_mtime for entry in ours}
+            names = os.listdir(self.holds_folder)
         except FileNotFoundError:
             return {}
+        return {name: _hold(self.holds_folder / name) for name in names if re.fullmatch(r"\d+(_\d+)?", name)}
 
     @contextlib.contextmanager
     def lock(self, *, inherited: int | None = None, wait: float = 0.0) -> Iterator[bool]:
@@ -126,7 +137,7 @@ class Spool:
             except FileNotFoundError:
                 continue
             except OSError:
-                self._set_aside(path)
+                _rename(path, ".bad")
                 continue
             entries = [os.fsdecode(entry).partition("=") for entry in data.split(b"\0") if entry]
             yield Event(
@@ -137,9 +148,19 @@ class Spool:
                 arguments=tuple(value for key, _, value in entries if key == "argv"),
             )
 
-    def _set_aside(self, path: Path) -> None:
-        with contextlib.suppress(OSError):
-            path.rename(path.with_suffix(".bad"))
+
+def _hold(mark: Path) -> Hold:
+    """A mark as it is; one whose number was never written stands for the job or array of its name."""
+    try:
+        text, since = mark.read_text(), mark.stat().st_mtime
+    except FileNotFoundError:
+        text, since = "", 0.0
+    return Hold(int(text) if text.isdigit() else int(mark.name.partition("_")[0]), since)
+
+
+def _rename(path: Path, suffix: str) -> None:
+    with contextlib.suppress(OSError):
+        path.rename(path.with_suffix(suffix))
 
 
 def _read_regular(path: Path) -> bytes:

@@ -75,10 +75,12 @@ def test_an_empty_or_missing_spool_is_no_error(tmp_path: Path) -> None:
 
 
 def test_marks_of_held_jobs(spool: Spool) -> None:
-    spool.mark_hold("12_3")
-    spool.mark_hold("12_3")
+    spool.mark_hold("12_3", 15)
+    spool.mark_hold("12_3", 15)
     (spool.holds_folder / "strange name").touch()
-    assert list(spool.holds()) == ["12_3"]
+    (spool.holds_folder / "17_1").touch()
+    assert {label: hold.job_id for label, hold in spool.holds().items()} == {"12_3": 15, "17_1": 17}
+    spool.clear_hold("17_1")
     spool.clear_hold("12_3")
     spool.clear_hold("12_3")
     assert spool.holds() == {}
