@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+import structlog
+
 from slurm_recovery.decide.exclusions import Choice, Exclusion
 from slurm_recovery.hooks.spool import Spool
 from slurm_recovery.records import Decision, Incident, Outcome, Result, Stage, Verdict
@@ -17,6 +19,8 @@ from slurm_recovery.slurm.errors import AlreadyPending, SlurmError, SlurmUnavail
 from slurm_recovery.slurm.port import Job, Slurm
 from slurm_recovery.store.step import Step
 from slurm_recovery.store.store import Store
+
+log = structlog.get_logger(__name__)
 
 Clock = Callable[[], float]
 Components: TypeAlias = Sequence[tuple[Job, Sequence[str]]]  # a het job's others, and what each shall exclude
@@ -45,22 +49,26 @@ class Actor:
         return job.label in self.spool.holds()
 
     def prepare(
-        self, incident: Incident, job: Job, choice: Choice, comment: str, components: Components = ()
+        self, incident: Incident, job: Job, choice: Choice, components: Components = ()
     ) -> tuple[Incident, Result]:
         """Exclusions, an immediate start, and the word to the user, in one update; read back.
 
         `components`: a het job's others. What is done to the leader Slurm does to all of them, so those that
         shall exclude something else are told so afterwards.
         """
-        told = f"ExcNodeList={','.join(choice.nodes) or '(none)'} StartTime=now"
+        decision = incident.decision
+        assert decision is not None
+        incident = incident.model_copy(update={"excluded": tuple(entry.node for entry in choice.ours)})
+        start = f"now+{round(decision.delay)}" if decision.delay else "now"
+        told = f"ExcNodeList={','.join(choice.nodes) or '(none)'} StartTime={start}"
         if choice.left_out:
             told += "; left out: " + ", ".join(f"{node} ({why})" for node, why in choice.left_out)
-        delay = incident.decision.delay if incident.decision else 0.0
+        comment = comment_of(incident, decision)
         already = set(job.excluded_nodes) == set(choice.nodes) and not components
 
         def deed() -> None:
             self.slurm.update(
-                job, excluded=None if already else choice.nodes, start_in=delay, admin_comment=comment
+                job, excluded=None if already else choice.nodes, start_in=decision.delay, admin_comment=comment
             )
             self._exclude(components, choice.nodes)
 
@@ -90,6 +98,8 @@ class Actor:
         """Take one of our exclusions back: with it the job cannot start at all."""
         detail = f"{dropped.node} no longer excluded: Slurm shows Reason=BadConstraints"
         keep = [node for node in job.excluded_nodes if node != dropped.node]
+        ours = tuple(node for node in incident.excluded if node != dropped.node)
+        incident = incident.model_copy(update={"excluded": ours})
 
         def deed() -> None:
             self.slurm.update(job, excluded=keep, start_in=0.0)
@@ -134,6 +144,7 @@ class Actor:
 
     def note(self, incident: Incident, action: str, detail: str) -> Incident:
         """Keep the record as it is now, and a line about it."""
+        log.info(action, job=incident.attempt.label, detail=detail)
         return self._save(incident, Step(time=self.now(), kind="note", action=action, detail=detail))
 
     def _save(self, incident: Incident, *steps: Step) -> Incident:
@@ -150,6 +161,7 @@ class Actor:
     ) -> tuple[Incident, Result]:
         """Intent, deed, a fresh read, outcome. `check` says what is wrong with what Slurm shows, if anything."""
         incident = self._save(incident, Step(time=self.now(), kind="intent", action=action, detail=detail))
+        log.info(action, job=job.label, detail=detail)
         said = ""
         try:
             deed()
@@ -165,6 +177,7 @@ class Actor:
             result, said = Result.FAILED, wrong
         outcome = Outcome(action=action, result=result, detail=said or detail, seen=shown(seen))
         step = Step(time=self.now(), kind="outcome", action=action, detail=outcome.seen, result=result.value)
+        log.info(action, job=job.label, result=result.value, seen=outcome.seen)
         saved = self._save(incident.model_copy(update={"outcomes": (*incident.outcomes, outcome)}), step)
         return saved, result
 
@@ -190,5 +203,7 @@ def comment_of(incident: Incident, decision: Decision) -> str:
         where = f" on {','.join(attribution.suspect_nodes)[:100]}"
     if attribution and attribution.root_rank is not None:
         where += f" (rank {attribution.root_rank})"
-    word = f"stop, {decision.because[:120]}" if decision.verdict is Verdict.STOP else decision.verdict.value
-    return f"slurm_recovery: {reason}{where}: {word}; srecover show {incident.attempt.label}"
+    if decision.verdict is Verdict.STOP:
+        return f"slurm_recovery: {reason}{where}: not restarted: {decision.because[:120]}"
+    without = f" without {','.join(incident.excluded)[:100]}" if incident.excluded else ""
+    return f"slurm_recovery: {reason}{where}: restarted{without}"

@@ -244,6 +244,7 @@ class Incident(Record):
     attribution: Attribution | None = None
     decision: Decision | None = None
     outcomes: tuple[Outcome, ...] = ()
+    excluded: tuple[str, ...] = ()  # exclusions of ours that were put on the job, and not given up again
     times: dict[str, float] = {}
     note: str = ""  # why it was abandoned or left
 

@@ -23,9 +23,10 @@ from slurm_recovery.config.load import load
 from slurm_recovery.config.settings import Config, Settings
 from slurm_recovery.config.signature_files import load_signatures
 from slurm_recovery.detect.signature import SignatureError
+from slurm_recovery.holds import overdue, release_holds
 from slurm_recovery.hooks.spool import Spool
 from slurm_recovery.observe import Observer
-from slurm_recovery.recover import Recovery, release_holds
+from slurm_recovery.recover import Recovery
 from slurm_recovery.slurm.errors import SlurmError, SlurmUnavailable
 from slurm_recovery.slurm.port import Slurm
 from slurm_recovery.slurm.select import open_slurm
@@ -90,8 +91,7 @@ def work(config: Config, spool: Spool, deadline: float, ports: Ports = Ports()) 
             store.purge(time.time() - config.settings.retain_time)
     except StoreError:
         let_go(spool)
-        now, patience = time.time(), config.settings.hold_timeout
-        release_holds(slurm, spool, {k: hold for k, hold in spool.holds().items() if now - hold.since > patience})
+        release_holds(slurm, spool, overdue(spool, time.time(), config.settings.hold_timeout))
         raise
 
 

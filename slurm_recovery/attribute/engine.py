@@ -46,7 +46,8 @@ def killed(view: View) -> Finding | None:
 def nothing(view: View) -> Finding | None:
     state = view.attempt.state or "state not known"
     exits = f"{view.attempt.exit_code}:{view.attempt.signal}"
-    return Finding("unknown", f"{REASONS['unknown'].sentence} {state}, ExitCode {exits}.")
+    unread = "".join(f" Not read: {gap.what}: {gap.why}." for gap in view.observation.gaps[:3])
+    return Finding("unknown", f"{REASONS['unknown'].sentence} {state}, ExitCode {exits}.{unread}")
 
 
 # Strongest first.

@@ -95,6 +95,9 @@ def check(
 
 def find_problems(common: Context, hook_dir: Path, slurm_conf: Path | None) -> Iterator[Problem]:
     """Everything that the checks find; a recovery.conf that does not parse ends it, for all else depends on it."""
+    if os.geteuid() != 0:
+        yield Problem("error", "check looks at what only root can see", "sudo srecover check")
+        return
     try:
         config = common.config()
     except ConfigError as error:
@@ -102,6 +105,9 @@ def find_problems(common: Context, hook_dir: Path, slurm_conf: Path | None) -> I
         yield Problem("error", what, hint or "correct the line; until then nothing is recovered")
         return
     there = Installation(common, config, hook_dir, Cluster(config.settings, slurm_conf), slurm_conf)
+    if not there.cluster.config:
+        yield Problem("error", f"no slurm.conf found: {there.cluster.unreachable}", "--slurm-conf PATH, or SLURM_CONF")
+        return
     if not there.state.exists() and not (hook_dir / MODULE).exists():
         yield Problem("error", "not set up yet", there.setup)
         return
@@ -145,8 +151,9 @@ def _hooks(there: Installation) -> Iterator[Problem]:
             yield Problem("error", f"{path}: written for other settings ({', '.join(differing)})", there.setup)
         elif path.stat().st_uid != 0 or path.stat().st_mode & 0o022:
             yield Problem("error", f"{path}: others than root can change what slurmctld runs", there.setup)
-    if not (there.hook_dir / MODULE).is_file():
-        yield Problem("error", f"{there.hook_dir / MODULE}: not there", there.setup)
+    files = [str(there.hook_dir / name) for name in (*HOOKS, MODULE)]
+    if problem := there.cluster.try_as_slurm_user("/bin/sh", "-c", 'for f; do : < "$f" || exit 1; done', "sh", *files):
+        yield Problem("error", f"SlurmUser cannot read the hooks: {problem}", there.setup)
 
 
 def _slurm_conf(there: Installation) -> Iterator[Problem]:
@@ -263,7 +270,8 @@ def _sweeps(there: Installation) -> Iterator[Problem]:
         age = None
     if age is None or age > SWEEP_AGE:
         what = "no sweep has run yet" if age is None else f"the last sweep was {age / 60:.0f} minutes ago"
-        hint = f"systemctl enable --now {there.hook_dir}/systemd/slurm-recovery-sweep.timer"
+        units = f"{there.hook_dir}/systemd/slurm-recovery-sweep"
+        hint = f"systemctl link {units}.service && systemctl enable --now {units}.timer"
         yield Problem("error", f"{what}: jobs that end with 0:0 and what a dead worker left wait for one", hint)
     try:
         waiting = [path for path in (there.state / "spool").iterdir() if now - path.stat().st_mtime > SWEEP_AGE]

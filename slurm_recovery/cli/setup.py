@@ -57,10 +57,13 @@ def setup(
 def _install(common: Context, hook_dir: Path, slurm_conf: Path | None, trigger: bool) -> None:
     from slurm_recovery.cli.cluster import Cluster
     from slurm_recovery.config.sample import sample
+    from slurm_recovery.config.settings import Settings
     from slurm_recovery.hooks.install import hook_settings, install_hooks, write_units
 
     conf_path = common.conf_path.absolute()
     if not conf_path.exists():
+        if not Cluster(Settings(), slurm_conf).config:
+            raise SetupError("no slurm.conf found; hint: --slurm-conf PATH, or SLURM_CONF")
         conf_path.parent.mkdir(parents=True, exist_ok=True)
         conf_path.write_text(sample())
         conf_path.chmod(SAMPLE_MODE)
@@ -74,7 +77,7 @@ def _install(common: Context, hook_dir: Path, slurm_conf: Path | None, trigger: 
     if problem := cluster.try_as_slurm_user(*open_store):
         raise SetupError(
             f"SlurmUser ({user.name}) cannot open the store: {problem}; "
-            f"hint: it must be able to read {conf_path} and run {sys.executable} (install in /opt/slurm_recovery)"
+            f"hint: it must be able to read {conf_path} and run {Path(sys.executable).resolve()}"
         )
     for name in install_hooks(hook_dir, hook_settings(config, conf_path, cluster.slurm_conf)):
         _say(f"{hook_dir / name}: written")
@@ -121,7 +124,10 @@ def _print_lines(cluster: Cluster, hook_dir: Path) -> None:
     ours = f"{hook_dir}/epilog_slurmctld"
     there = cluster.config.get("epilogslurmctld", "")
     units = hook_dir / "systemd"
-    _say("Add to slurm.conf, then restart slurmctld (22.05 does not start a new hook at a reconfigure):")
+    if ours in there:
+        _say("slurm.conf has the line already:")
+    else:
+        _say("Add to slurm.conf, then restart slurmctld (22.05 does not start a new hook at a reconfigure):")
     for line in slurm_conf_lines(hook_dir):
         say(line)
     if there and ours not in there:
@@ -147,11 +153,13 @@ def _remove(common: Context, hook_dir: Path, slurm_conf: Path | None) -> None:
             "slurmctld still runs our hook; "
             f"hint: take the line with {hook_dir}/epilog_slurmctld out of slurm.conf and restart slurmctld first"
         )
-    if not cluster.unreachable:
-        for trigger in cluster.triggers():
-            if trigger.program == f"{hook_dir}/node_down":
-                cluster.strigger("--clear", f"--id={trigger.number}")
-                _say(f"trigger {trigger.number} cleared")
+    if cluster.unreachable:
+        what = f"the trigger cannot be cleared: {cluster.unreachable}"
+        raise SetupError(f"{what}; hint: --slurm-conf PATH where Slurm does not find it; else start slurmctld")
+    for trigger in cluster.triggers():
+        if trigger.program == f"{hook_dir}/node_down":
+            cluster.strigger("--clear", f"--id={trigger.number}")
+            _say(f"trigger {trigger.number} cleared")
     for path in remove_hooks(hook_dir):
         _say(f"{path}: removed")
     _say("if the sweep's timer is enabled: systemctl disable --now slurm-recovery-sweep.timer")

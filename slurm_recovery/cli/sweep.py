@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from slurm_recovery.cli.common import Context
+from slurm_recovery.cli.common import CommandError, Context
 from slurm_recovery.cli.owner import become_owner
 from slurm_recovery.hooks.spool import Spool
 
@@ -32,6 +32,8 @@ def sweep(
     spool = Spool(config.settings.state_dir)
     deadline = time.monotonic() + timeout
     become_owner(config.settings.state_dir)
+    if not os.access(config.settings.state_dir, os.W_OK):
+        raise CommandError(f"{config.settings.state_dir}: only SlurmUser and root can sweep; hint: sudo srecover sweep")
     os.umask(0o077)
     with spool.lock(wait=timeout) as got:
         if not got:

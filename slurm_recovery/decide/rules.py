@@ -6,6 +6,7 @@ row to RULES.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -62,9 +63,19 @@ def _cancelled(case: Case) -> bool:
 
 
 def _ours_to_lift(case: Case) -> bool:
-    """Slurm requeued the job itself, for a fault of a node: the exclusion is left to do."""
+    """Slurm requeued the job itself, for a fault of a node: the exclusion is left to do, and the delay to lift."""
     open_to_us = case.still_pending and not case.held_by_other
-    return open_to_us and case.action is Verdict.REQUEUE_EXCLUDE and bool(case.attribution.suspects)
+    excludes = case.action is Verdict.REQUEUE_EXCLUDE and bool(case.attribution.suspects)
+    return open_to_us and (excludes or case.attempt.state == "NODE_FAIL")
+
+
+def _count(case: Case) -> str:
+    """Which restart this is, by the budget that runs out first."""
+    used, most = case.ledger.restarts, case.policy.max_requeues
+    used_here, most_here = case.ledger.restarts_for(case.reason), case.reason_budget
+    if most_here - used_here < most - used:
+        return f"restart {used_here + 1} of {most_here} for {case.reason}"
+    return f"restart {used + 1} of {most}"
 
 
 RULES: Sequence[Rule] = (
@@ -128,15 +139,13 @@ RULES: Sequence[Rule] = (
         "exclude",
         Verdict.REQUEUE_EXCLUDE,
         lambda c: c.action is Verdict.REQUEUE_EXCLUDE and bool(c.attribution.suspects),
-        lambda c: f"restart {c.ledger.restarts + 1} of {c.policy.max_requeues} without "
-        f"{','.join(c.attribution.suspect_nodes)}: {REASONS[c.reason].sentence}",
+        lambda c: f"{_count(c)} without {','.join(c.attribution.suspect_nodes)}: {REASONS[c.reason].sentence}",
     ),
     Rule(
         "restart",
         Verdict.REQUEUE,
         lambda c: True,
-        lambda c: f"restart {c.ledger.restarts + 1} of {c.policy.max_requeues}, no node excluded: "
-        f"{REASONS[c.reason].sentence}",
+        lambda c: f"{_count(c)}, no node excluded: {REASONS[c.reason].sentence}",
     ),
 )
 
@@ -166,16 +175,24 @@ def _delay(case: Case) -> float:
     return min(case.policy.backoff * 2 ** (fast - 1), case.policy.backoff_max) if fast > 0 else 0.0
 
 
-def wish(comment: str) -> Mode | None:
-    """What the job's owner asks for in `--comment`: `recovery=off` or `recovery=observe`; both only lower."""
-    for part in comment.split(","):
-        key, _, value = part.strip().partition("=")
-        if key.lower() == "recovery" and value.lower() in (Mode.OFF, Mode.OBSERVE):
-            return Mode(value.lower())
-    return None
+_ORDER = (Mode.OFF, Mode.OBSERVE, Mode.ACT)
+_WISH = re.compile(r"\brecovery\s*[=:]\s*(\w*)", re.IGNORECASE)
+_WORDS = {
+    **dict.fromkeys(("off", "no", "none", "never", "false", "0"), Mode.OFF),
+    **dict.fromkeys(("act", "on", "yes", "true", "1"), Mode.ACT),
+}
+
+
+def wish(comment: str) -> Mode:
+    """What the job's owner asks for in `--comment`, `recovery=off` or `recovery=observe` among other words.
+
+    It only lowers what the site does; `act` asks for nothing. Of several the lowest counts, and a word that is
+    not known means observe: who says something about recovery and is not understood is better left alone.
+    """
+    said = [_WORDS.get(word.lower(), Mode.OBSERVE) for word in _WISH.findall(comment)]
+    return min(said, key=_ORDER.index, default=Mode.ACT)
 
 
 def effective_mode(policy: Policy, comment: str) -> Mode:
     """The site's mode, lowered by the job's own wish, never raised."""
-    order = (Mode.OFF, Mode.OBSERVE, Mode.ACT)
-    return min(policy.mode, wish(comment) or Mode.ACT, key=order.index)
+    return min(policy.mode, wish(comment), key=_ORDER.index)

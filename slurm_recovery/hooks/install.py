@@ -77,24 +77,26 @@ def written_settings(path: Path) -> dict[str, Any] | None:
 
 
 def install_hooks(hook_dir: Path, settings: dict[str, Any]) -> list[str]:
-    """Write the hooks; the files that were changed. HookDir and its files belong to root and are world-readable."""
-    hook_dir.mkdir(parents=True, exist_ok=True)
+    """Write the hooks; the files that were changed. HookDir and its files belong to root and all may read them."""
+    _open_folder(hook_dir)
     python = system_python()
     texts = {name: hook_text(name, settings, python) for name in HOOKS} | {MODULE: _file(MODULE)}
     changed = [name for name, text in texts.items() if _write(hook_dir / name, text)]
-    py_compile.compile(str(hook_dir / MODULE), doraise=True)
+    _open_folder(hook_dir / "__pycache__")
+    if compiled := py_compile.compile(str(hook_dir / MODULE), doraise=True):
+        Path(compiled).chmod(0o644)
     return changed
 
 
 def write_units(folder: Path, conf_path: Path, user: str, slurm_conf: Path | None) -> None:
     """The systemd units of the sweep, ready for `systemctl enable`."""
-    folder.mkdir(parents=True, exist_ok=True)
+    _open_folder(folder)
     environment = f"Environment=SLURM_CONF={slurm_conf}\n" if slurm_conf else ""
     program = Path(sys.executable).with_name("srecover")
     for name in UNITS:
         text = _file(name).replace("User=slurm\n", f"User={user}\n{environment}")
         text = re.sub(r"^ExecStart=.*$", f"ExecStart={program} --conf {conf_path} sweep", text, flags=re.MULTILINE)
-        _write(folder / name, text)
+        _write(folder / name, text, 0o644)
 
 
 def remove_hooks(hook_dir: Path) -> list[str]:
@@ -115,12 +117,18 @@ def _file(name: str) -> str:
     return (importlib.resources.files("slurm_recovery.hooks") / "files" / name).read_text()
 
 
-def _write(path: Path, text: str) -> bool:
+def _open_folder(folder: Path) -> None:
+    """Whatever root's umask: SlurmUser has to enter it."""
+    folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+    folder.chmod(0o755)
+
+
+def _write(path: Path, text: str, mode: int = 0o755) -> bool:
     """Replace the file as a whole, where it differs."""
-    if path.is_file() and path.read_text() == text and path.stat().st_mode & 0o777 == 0o755:
+    if path.is_file() and path.read_text() == text and path.stat().st_mode & 0o777 == mode:
         return False
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     fresh.write_text(text)
-    fresh.chmod(0o755)
+    fresh.chmod(mode)
     fresh.replace(path)
     return True

@@ -154,15 +154,15 @@ class Store:
         rows = self._database.run(lambda connection: connection.execute(ordered).mappings().all())
         return [Step.model_validate(dict(row)) for row in rows]
 
-    def requeues_since(self, cluster: str, when: float) -> int:
-        """How many requeues succeeded on the cluster at `when` or later, by the audit."""
+    def restarts_since(self, cluster: str, when: float) -> int:
+        """How many jobs we let start again on the cluster at `when` or later, by the audit."""
         deeds = (
             select(func.count())
             .select_from(schema.step.join(schema.incident))
             .where(
                 INCIDENT.cluster == column("cluster", cluster),
                 STEP.kind == "outcome",
-                STEP.action == "requeue",
+                STEP.action == "release",
                 STEP.result == Result.DONE.value,
                 STEP.time >= when,
             )

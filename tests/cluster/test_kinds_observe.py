@@ -24,7 +24,7 @@ QUESTIONS = re.compile(r"REQUEST_(\w+_INFO(_SINGLE)?|PING|JOB_STATE|TRIGGER_GET)
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[Site]:
-    conf = {"SlurmctldDebug": "debug2", "PrologFlags": "Alloc", "DefMemPerNode": "50"}
+    conf = {"SlurmctldDebug": "debug2", "PrologFlags": "Alloc", "DefMemPerNode": "50", "ReturnToService": "1"}
     weights = {f"n{number}": f"Weight={number}" for number in range(1, 7)}
     with PrivateCluster(nodes=6, conf=conf, node_conf=weights, slurm_user="slurm") as cluster:
         give_nodes(cluster, "Prolog", PROLOG)
@@ -59,7 +59,6 @@ def test_the_log_shows_what_act_does_and_that_observe_does_nothing(site: Site) -
     assert restarts(site, train) == [1]
     cluster.wait_for(lambda: [closed(site, job).stage for job in (unknown,)] == [Stage.STOPPED], what="the end")
     log = cluster.slurmctld_log()
-    print(changes(log, "slurm"), requests(log, "slurm"), changes(log, "root"))
     assert changes(log, "slurm").keys() >= {"REQUEST_UPDATE_JOB", "REQUEST_JOB_REQUEUE"}
 
     site.configure({"Backoff": "0", "Mode": "observe"})
@@ -67,7 +66,6 @@ def test_the_log_shows_what_act_does_and_that_observe_does_nothing(site: Site) -
     before = len(cluster.slurmctld_log())
     incidents = fail_in_every_way(site)
     log = cluster.slurmctld_log()[before:]
-    print(changes(log, "slurm"), requests(log, "slurm"), changes(log, "root"))
     assert changes(log, "root").keys() >= {"REQUEST_UPDATE_NODE", "REQUEST_KILL_JOB"}  # the test's own are seen
     assert requests(log, "slurm").total() > 20
     assert not changes(log, "slurm")

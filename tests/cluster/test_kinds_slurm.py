@@ -72,9 +72,8 @@ def test_out_of_memory(site: Site, step: str) -> None:
     job = cluster.sbatch("--output=eater-%j", script=step + EATER)
     incident = closed(site, job)
     record = cluster.show(job)
-    print(record)
     assert (reason(incident), incident.stage) == ("host_oom", Stage.STOPPED)
-    if "ConstrainRAMSpace" not in (cluster.folder / "cgroup.conf").read_text():
+    if GROUPS["ProctrackType"] not in cluster.slurm_conf.read_text():
         assert "exceeded memory limit" in (cluster.work / f"eater-{job}").read_text()
     elif step:
         assert (record["State"], record["ExitCode"], record["DerivedEC"]) == ("FAILED", "1:0", "0:125")
@@ -110,7 +109,6 @@ def test_an_expedited_requeue_is_left_to_slurm(site: Site) -> None:
         return
     job = cluster.sbatch("--requeue=expedite", script="exit 1")
     incident = closed(site, job)
-    print(cluster.show(job), incident)
     assert (basis(incident), incident.stage) == ("expedited", Stage.LEFT)
 
 

@@ -30,5 +30,5 @@ def a_step(time: float = 1.0, kind: str = "note", action: str = "look", detail: 
     return Step.model_validate({"time": time, "kind": kind, "action": action, "detail": detail, "result": result})
 
 
-def a_requeue(time: float, result: str = "done") -> Step:
-    return a_step(time, "outcome", "requeue", result=result)
+def a_release(time: float, result: str = "done") -> Step:
+    return a_step(time, "outcome", "release", result=result)

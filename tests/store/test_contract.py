@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from slurm_recovery.records import Incident, Observation, Stage, Verdict
 from slurm_recovery.store.errors import StoreConflict
 from slurm_recovery.store.store import Store
-from tests.store.builders import a_requeue, a_step, an_attempt, an_incident, judged
+from tests.store.builders import a_release, a_step, an_attempt, an_incident, judged
 from tests.store.conftest import Clock
 
 HOSTILE = "a\0b \udc80\ud83d 😀 ё 'x\" \\u0000 %s :name \r\n\x1b[31m; DROP TABLE incident; --"
@@ -32,15 +32,15 @@ def test_what_is_not_there_is_none(store: Store) -> None:
     assert store.find(an_attempt()) is None
     assert store.of_job("mars", "7") == store.list() == store.open_incidents("mars") == store.steps(1) == []
     assert store.history(an_attempt(restarts=3)) == []
-    assert store.purge(1e10) == store.requeues_since("mars", 0) == 0
+    assert store.purge(1e10) == store.restarts_since("mars", 0) == 0
 
 
 def test_saving_again_replaces_the_record_and_appends_to_the_audit(store: Store) -> None:
     first = store.save(an_incident(), a_step(1, detail="seen"))
-    then = store.save(first.model_copy(update={"stage": Stage.REQUEUED}), a_step(2, "intent", "requeue"), a_requeue(3))
+    then = store.save(first.model_copy(update={"stage": Stage.REQUEUED}), a_step(2, "intent", "requeue"), a_release(3))
     assert then.id == first.id
     assert store.get(first.id) == then
-    assert store.steps(first.id) == [a_step(1, detail="seen"), a_step(2, "intent", "requeue"), a_requeue(3)]
+    assert store.steps(first.id) == [a_step(1, detail="seen"), a_step(2, "intent", "requeue"), a_release(3)]
 
 
 def test_steps_keep_the_order_of_writing_whatever_their_times(store: Store) -> None:
@@ -137,13 +137,13 @@ def test_list_filters_and_limits(store: Store, clock: Clock) -> None:
     assert store.list("mars", verdict=Verdict.STOP, user="bob") == [two]
 
 
-def test_only_requeues_that_are_done_count(store: Store) -> None:
-    store.save(an_incident(1), a_requeue(100), a_requeue(200), a_requeue(200.5, "failed"))
+def test_only_releases_that_are_done_count(store: Store) -> None:
+    store.save(an_incident(1), a_release(100), a_release(200), a_release(200.5, "failed"))
     store.save(an_incident(2), a_step(300, "intent", "requeue"), a_step(300, "outcome", "hold", result="done"))
-    store.save(an_incident(3, cluster="venus"), a_requeue(300))
-    assert store.requeues_since("mars", 0) == 2
-    assert store.requeues_since("mars", 200) == 1
-    assert store.requeues_since("mars", 201) == 0
+    store.save(an_incident(3, cluster="venus"), a_release(300))
+    assert store.restarts_since("mars", 0) == 2
+    assert store.restarts_since("mars", 200) == 1
+    assert store.restarts_since("mars", 201) == 0
 
 
 def test_purge_takes_old_closed_incidents_with_their_steps(store: Store, clock: Clock) -> None:

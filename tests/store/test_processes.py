@@ -16,12 +16,12 @@ from tests.store.builders import a_step, an_attempt, an_incident
 WRITER = """
 import sys
 from slurm_recovery.store.store import Store
-from tests.store.builders import a_requeue, an_incident
+from tests.store.builders import a_release, an_incident
 url, first, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 with Store.open(url) as store:
     for job in range(first, first + count):
         saved = store.save(an_incident(job))
-        store.save(saved.model_copy(update={"note": "done"}), a_requeue(job))
+        store.save(saved.model_copy(update={"note": "done"}), a_release(job))
 """
 
 # Each save writes its number into the record and into the audit, with a bulky record: a torn save would show.
@@ -78,7 +78,7 @@ def test_processes_write_at_once(store: Store, url: str) -> None:
     found = store.list(limit=1000)
     assert len(found) == 180
     assert {one.note for one in found} == {"done"}
-    assert store.requeues_since("mars", 0) == 180
+    assert store.restarts_since("mars", 0) == 180
 
 
 def test_of_two_that_record_the_same_attempt_one_wins(store: Store, url: str) -> None:

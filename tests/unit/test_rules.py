@@ -89,7 +89,31 @@ def test_a_wish_only_lowers_the_sites_mode() -> None:
     assert effective_mode(act, "team=x, recovery=OFF") is Mode.OFF
     assert effective_mode(act, "recovery=observe,x") is Mode.OBSERVE
     assert effective_mode(observe, "recovery=act") is Mode.OBSERVE
-    assert effective_mode(observe, "norecovery=off") is Mode.OBSERVE
+    assert effective_mode(act, "norecovery=off") is Mode.ACT
+    assert effective_mode(act, "recovery=act recovery=off") is Mode.OFF
+
+
+@pytest.mark.parametrize(
+    ("comment", "asked"),
+    [
+        ("my run recovery=off", Mode.OFF),
+        ("recovery = off", Mode.OFF),
+        ("recovery:off;x", Mode.OFF),
+        ("recovery=no", Mode.OFF),
+        ("recovery=of", Mode.OBSERVE),
+        ("recovery=", Mode.OBSERVE),
+        ("recovery=act,checkpoint=/x", Mode.ACT),
+        ("no word of it", Mode.ACT),
+    ],
+)
+def test_a_wish_that_is_not_understood_leaves_the_job_alone(comment: str, asked: Mode) -> None:
+    assert effective_mode(Policy(mode=Mode.ACT), comment) is asked
+
+
+def test_the_sentence_counts_by_the_budget_that_runs_out_first() -> None:
+    assert decide(case(UNKNOWN)).because.startswith("restart 1 of 1 for unknown, no node excluded")
+    assert decide(case()).because.startswith("restart 1 of 3 without n2")
+    assert decide(case(ledger=Ledger(("a", "b")))).because.startswith("restart 3 of 3 without n2")
 
 
 def earlier(reason: str, verdict: Verdict, run: float) -> Incident:

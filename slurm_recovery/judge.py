@@ -1,0 +1,88 @@
+"""Judges an attempt: evidence, attribution, decision, and the exclusions that a restart shall have.
+
+Brings together what the pure parts need; changes nothing, neither in Slurm nor in the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from slurm_recovery.act import Clock
+from slurm_recovery.attribute.engine import attribute
+from slurm_recovery.config.settings import Config, Mode
+from slurm_recovery.decide.exclusions import Choice, Exclusion, choose, live
+from slurm_recovery.decide.history import Ledger, ledger
+from slurm_recovery.decide.rules import Case, decide, effective_mode
+from slurm_recovery.observe import Observer
+from slurm_recovery.records import Attempt, Attribution, Decision, Incident, Observation
+from slurm_recovery.slurm.port import Job, Node
+from slurm_recovery.store.store import Store
+from slurm_recovery.turn import Turn
+
+
+class Judgement(NamedTuple):
+    """What was seen, what it means, and what shall be done."""
+
+    observation: Observation
+    attribution: Attribution
+    decision: Decision
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Judges under one site's settings, with one store's history."""
+
+    config: Config
+    cluster: str
+    store: Store
+    observer: Observer
+    now: Clock
+
+    def judge(self, incident: Incident, attempt: Attempt, turn: Turn, *, requeued: Job | None) -> Judgement:
+        """`requeued`: the job, where somebody else has put it back into the queue."""
+        earlier = self.store.history(attempt)
+        mode = effective_mode(self.config.policy(attempt.partition), attempt.comment)
+        observation = Observation(attempt=attempt)
+        if mode is not Mode.OFF:
+            seen = incident.observation.down_nodes if incident.observation else ()
+            observation = self.observer.observe(attempt, turn.nodes, turn.gone_down(attempt).union(seen), earlier)
+        attribution = attribute(observation)
+        case = Case(
+            attempt=attempt,
+            attribution=attribution,
+            config=self.config,
+            ledger=self._ledger(attempt, earlier),
+            mode=mode,
+            requeued_by_slurm=requeued is not None,
+            still_pending=requeued is not None and requeued.pending,
+            held_by_other=requeued is not None and requeued.held and not requeued.launch_failed,
+        )
+        return Judgement(observation, attribution, decide(case))
+
+    def _ledger(self, attempt: Attempt, earlier: Sequence[Incident]) -> Ledger:
+        policy = self.config.policy(attempt.partition)
+        hour = self.store.restarts_since(self.cluster, self.now() - 3600)
+        return ledger(attempt, earlier, fast_failure=policy.fast_failure, cluster_hour=hour)
+
+    def choice(self, incident: Incident, parts: Sequence[Job], nodes: Mapping[str, Node]) -> Choice:
+        """ExcNodeList of the restart. `parts`: the job, and the other components of a het job."""
+        return choose(self.users(incident, parts[0]), self.exclusions(incident), parts, nodes)
+
+    def exclusions(self, incident: Incident) -> tuple[Exclusion, ...]:
+        """What we want to keep the job off, strongest first."""
+        policy = self.config.policy(incident.attempt.partition)
+        return live(self._chain(incident), self.now(), policy.exclusion_time)
+
+    def users(self, incident: Incident, job: Job) -> tuple[str, ...]:
+        """The job's own --exclude: what is on its list now and was not put there by us."""
+        chain = self._chain(incident)
+        before_us = set(chain[-1].attempt.excluded_nodes)
+        acted = [one.decision for one in chain if one.decision and one.decision.act]
+        by_us = {node for decision in acted for node in decision.exclude} - before_us
+        return tuple(node for node in job.excluded_nodes if node not in by_us)
+
+    def _chain(self, incident: Incident) -> list[Incident]:
+        """The job's incidents, this one first, then backwards."""
+        return [incident, *self.store.history(incident.attempt)]

@@ -1,0 +1,64 @@
+"""What one turn of the loop sees of Slurm: asked once, when it is first needed, for all incidents together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from slurm_recovery.hooks.spool import Event
+from slurm_recovery.observe import hosts
+from slurm_recovery.records import Attempt
+from slurm_recovery.slurm.port import Job, Node, Slurm
+
+CLOCK_SLACK = 2.0  # Slurm rounds times down to seconds, and of two hooks that it starts at once either may be first
+
+
+@dataclass
+class Turn:
+    """The jobs of a turn, the nodes, and which of them strigger told of."""
+
+    slurm: Slurm
+    ids: frozenset[int]
+    downs: Sequence[tuple[str, float]]  # (node, when it was told of)
+    unripe: list[Event] = field(default_factory=list)  # events whose job must end COMPLETING first
+
+    @cached_property
+    def jobs(self) -> Mapping[int, Job]:
+        return self.slurm.jobs(self.ids)
+
+    @cached_property
+    def nodes(self) -> Mapping[str, Node]:
+        return self.slurm.nodes()
+
+    def components(self, job: Job) -> list[Job]:
+        """The other components of a het job."""
+        if job.het_job_id is None:
+            return []
+        return [other for other in self.jobs.values() if other.het_job_id == job.het_job_id and other != job]
+
+    def completing(self, job: Job) -> bool:
+        return job.completing or any(other.completing for other in self.components(job))
+
+    def gone_down(self, attempt: Attempt) -> frozenset[str]:
+        """Nodes that went down when the attempt ended or later; one that did so before had nothing to do with it."""
+        begin = (attempt.end_time or 0.0) - CLOCK_SLACK
+        return frozenset(name for name, when in self.downs if when >= begin)
+
+    def down(self, attempt: Attempt) -> frozenset[str]:
+        """Nodes of the attempt of which no orderly end is to be had."""
+        gone = self.gone_down(attempt)
+        return frozenset(
+            name for name in attempt.nodes if name in gone or name not in self.nodes or self.nodes[name].unusable
+        )
+
+
+def downs(events: Iterable[Event]) -> list[tuple[str, float]]:
+    """The nodes that strigger's events name, with the event's time."""
+    told = [event for event in events if event.kind == "node_down"]
+    return [(name, event.time) for event in told for argument in event.arguments for name in hosts(argument)]
+
+
+def job_of(event: Event) -> int:
+    """The job that an event is about; for a component of a het job its leader."""
+    return event.number("SLURM_HET_JOB_ID") or event.job_id
