@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from slurm_recovery.store.store import Store
 
 DEFAULT_CONF = Path("/etc/slurm/recovery.conf")
+NOT_YOURS = "only SlurmUser and root can read the record (StateDir); ask your administrator"
 ENDED_BY_SIGPIPE = 128 + 13  # what a shell shows of a program that `| head` ended
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
@@ -42,14 +43,12 @@ class Context:
 
     @classmethod
     def found(cls, conf: Path | None, environment: Mapping[str, str]) -> Context:
-        """By --conf, SRECOVER_CONF, the folder of SLURM_CONF, or Slurm's usual one."""
+        """By --conf, SRECOVER_CONF, beside SLURM_CONF, or in Slurm's usual folder; it need not be there yet."""
         named = conf or environment.get("SRECOVER_CONF")
         if named:
             return cls(Path(os.path.abspath(named)), given=True)
         if slurm_conf := environment.get("SLURM_CONF"):
-            beside = Path(os.path.abspath(slurm_conf)).parent / "recovery.conf"
-            if beside.exists():
-                return cls(beside, given=False)
+            return cls(Path(os.path.abspath(slurm_conf)).parent / "recovery.conf", given=False)
         return cls(DEFAULT_CONF, given=False)
 
     def config(self) -> Config:
@@ -66,13 +65,37 @@ class Context:
 
     @contextmanager
     def store(self) -> Iterator[Store]:
-        """The incidents. Raises ConfigError or StoreError."""
+        """The incidents. Raises ConfigError or StoreError; CommandError where this user may not read them."""
+        from slurm_recovery.config.confile import ConfigError
+        from slurm_recovery.store.errors import StoreReadOnly, StoreUnreachable
         from slurm_recovery.store.store import Store
         from slurm_recovery.worker import configure_log
 
         configure_log()
-        with Store.open(self.config().settings.url) as store:
+        try:
+            settings = self.config().settings
+        except ConfigError as error:
+            if isinstance(error.__cause__, PermissionError):
+                raise CommandError(f"{error}; {NOT_YOURS}") from error
+            raise
+        try:
+            opened = Store.open(settings.url)
+        except (StoreReadOnly, StoreUnreachable) as error:
+            if _is_ordinary_user(settings.state_dir):
+                raise CommandError(NOT_YOURS) from error
+            raise
+        with opened as store:
             yield store
+
+
+def _is_ordinary_user(state_dir: Path) -> bool:
+    """Whether this user is neither root nor SlurmUser, whose StateDir is."""
+    try:
+        return os.geteuid() not in (0, state_dir.stat().st_uid)
+    except PermissionError:
+        return True
+    except OSError:
+        return False
 
 
 def common_of(ctx: typer.Context) -> Context:

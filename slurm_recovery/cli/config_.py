@@ -39,6 +39,8 @@ def config(
     """
     from slurm_recovery.config.sample import sample
 
+    if as_sample and as_json:
+        raise typer.BadParameter("the sample is text; give either --sample or --json")
     if as_sample:
         typer.echo(sample(), nl=False)
         return

@@ -10,10 +10,36 @@ import typer
 from slurm_recovery.cli import tables
 from slurm_recovery.cli.common import Json, NoHeader, common_of
 from slurm_recovery.cli.tables import Column
-from slurm_recovery.cli.times import FORMS, moment, shown
+from slurm_recovery.cli.times import FORMS, moment, short, shown
 
 if TYPE_CHECKING:
     from slurm_recovery.records import Incident, Stage
+
+# JOBID and the words of our own vocabulary are never cut.
+COLUMNS = (
+    Column("JOBID", 0, right=True),
+    Column("A", 0, right=True),
+    Column("PART", 9),
+    Column("USER", 8),
+    Column("STAGE", 0),
+    Column("REASON", 0),
+    Column("VERDICT", 0),
+    Column("ENDED", 0),
+    Column("EXCLUDED", 0),
+)
+LONG_COLUMNS = (
+    Column("INCIDENT", 0, right=True),
+    Column("JOBID", 0, right=True),
+    Column("ATTEMPT", 0, right=True),
+    Column("PARTITION", 0),
+    Column("USER", 0),
+    Column("STAGE", 0),
+    Column("REASON", 0),
+    Column("VERDICT", 0),
+    Column("MODE", 0),
+    Column("ENDED", 0),
+    Column("EXCLUDED", 0),
+)
 
 
 def list_incidents(
@@ -38,18 +64,29 @@ def list_incidents(
         typer.Option(metavar="TIME", help=f"Only incidents recorded since then; {FORMS}."),
     ] = None,
     limit: Annotated[
-        int, typer.Option("--limit", "-n", min=1, metavar="NUMBER", help="At most so many, the newest.")
+        int, typer.Option("--limit", "-n", metavar="NUMBER", help="At most so many, the newest.")
     ] = 100,
+    long: Annotated[bool, typer.Option("--long", "-l", help="All columns, and all of each.")] = False,
     noheader: NoHeader = False,
     as_json: Json = False,
 ) -> None:
     """List failed jobs, why they failed, and what became of them.
 
-    One line an attempt, newest first. STAGE says where it stands; MODE is act, or observe where nothing was
-    done and the verdict is advice only; EXCLUDED are the nodes that the restarted job is kept off.
+    One line an attempt, newest first. A is the attempt: how often the job had been restarted before. STAGE says
+    where the failure stands now; restarted: the job ran again, whatever it does since. VERDICT is what was decided:
+    requeue, stop or none. EXCLUDED are the nodes that the restarted job is really kept off, or would be, where the
+    decision is advice only. Columns are as wide as their text; for scripts there is --json.
+
+    With --long, INCIDENT is the number for show --incident, requeue_exclude is told from requeue, and MODE is act,
+    observe (nothing was done, the verdict is advice only) or off.
     """
     import time
 
+    if limit < 1:
+        raise typer.BadParameter(
+            f"{limit} incidents cannot be listed; give 1 or more, or leave the option out", param_hint="--limit"
+        )
+    reason = _known(reason) if reason is not None else None
     stages = _stages(stage, is_open)
     try:
         begin = moment(since, time.time()) if since else None
@@ -61,68 +98,68 @@ def list_incidents(
         )
     if as_json:
         tables.say_json([summary(incident) for incident in found])
-    else:
-        tables.say_table(_columns(), map(_row, found), header=not noheader)
+        return
+    rows = [_long_row(incident) if long else _row(incident) for incident in found]
+    tables.say_table(tables.fitted(LONG_COLUMNS if long else COLUMNS, rows), rows, header=not noheader)
+
+
+def _known(reason: str) -> str:
+    from difflib import get_close_matches
+
+    from slurm_recovery.attribute.reasons import REASONS
+
+    code = reason.strip().lower()
+    if code not in REASONS:
+        close = get_close_matches(code, list(REASONS), n=1)
+        hint = f"did you mean {close[0]}?" if close else "srecover explain --rules lists all"
+        raise typer.BadParameter(f"no reason is called {tables.harmless(reason)}; {hint}", param_hint="--reason")
+    return code
 
 
 def _stages(text: str | None, is_open: bool) -> Collection[Stage] | None:
     """The stages that both options leave; None: all."""
+    from slurm_recovery.cli.standing import STAGES, stage_word
     from slurm_recovery.records import Stage
 
     chosen = set(Stage)
     if text is not None:
-        try:
-            chosen &= {Stage(word.strip().lower()) for word in text.split(",") if word.strip()}
-        except ValueError as error:
-            known = ", ".join(one.value for one in Stage)
-            raise typer.BadParameter(f"{error}; the stages are {known}", param_hint="--stage") from None
+        words = [word.strip().lower() for word in text.split(",") if word.strip()]
+        if unknown := [word for word in words if word not in STAGES]:
+            known = ", ".join(stage_word(one) for one in Stage)
+            raise typer.BadParameter(
+                f"no stage is called {tables.harmless(unknown[0])}; the stages are {known}", param_hint="--stage"
+            )
+        chosen &= {STAGES[word] for word in words}
     if is_open:
         chosen &= {one for one in Stage if one.open}
     return chosen if text is not None or is_open else None
 
 
-def _columns() -> tuple[Column, ...]:
-    """JOBID and the words of our own vocabulary are never cut."""
-    from slurm_recovery.attribute.reasons import REASONS
-    from slurm_recovery.records import Stage, Verdict
-
-    return (
-        Column("JOBID", 12, right=True),
-        Column("ATTEMPT", 7, right=True),
-        Column("PARTITION", 9),
-        Column("USER", 8),
-        Column("STAGE", max(len(stage.value) for stage in Stage)),
-        Column("REASON", max(map(len, REASONS))),
-        Column("VERDICT", max(len(verdict.value) for verdict in Verdict)),
-        Column("MODE", 7),
-        Column("ENDED", 19),
-        Column("EXCLUDED", 0),
-    )
-
-
 def _row(incident: Incident) -> tuple[object, ...]:
+    from slurm_recovery.cli.standing import excluded, reason, stage_word
+    from slurm_recovery.records import Verdict
+
     attempt, decision = incident.attempt, incident.decision
+    verdict = decision.verdict if decision else ""
     return (
         attempt.label,
         attempt.restart_count,
         attempt.partition,
         attempt.user,
-        incident.stage.value,
-        incident.attribution.reason if incident.attribution else "",
-        decision.verdict.value if decision else "",
-        mode_of(incident),
-        shown(attempt.end_time),
-        folded(decision.exclude if decision else ()),
+        stage_word(incident.stage),
+        reason(incident),
+        Verdict.REQUEUE if verdict is Verdict.REQUEUE_EXCLUDE else verdict,  # EXCLUDED tells the two apart
+        short(attempt.end_time),
+        folded(excluded(incident)),
     )
 
 
-def mode_of(incident: Incident) -> str:
-    """The mode that the decision was made in."""
-    if incident.decision is None:
-        return ""
-    if incident.decision.basis == "mode_off":
-        return "off"
-    return "act" if incident.decision.act else "observe"
+def _long_row(incident: Incident) -> tuple[object, ...]:
+    from slurm_recovery.cli.standing import mode
+
+    *head, _, _, nodes = _row(incident)
+    verdict = incident.decision.verdict if incident.decision else ""
+    return incident.id, *head, verdict, mode(incident), shown(incident.attempt.end_time), nodes
 
 
 def folded(nodes: Collection[str]) -> str:
@@ -137,6 +174,8 @@ def folded(nodes: Collection[str]) -> str:
 
 def summary(incident: Incident) -> dict[str, Any]:
     """An incident without its observation, as data."""
+    from slurm_recovery.cli.standing import excluded, mode
+
     attempt, attribution, decision = incident.attempt, incident.attribution, incident.decision
     return {
         "incident": incident.id,
@@ -159,8 +198,8 @@ def summary(incident: Incident) -> dict[str, Any]:
         "verdict": decision.verdict.value if decision else None,
         "basis": decision.basis if decision else None,
         "because": decision.because if decision else None,
-        "mode": mode_of(incident) or None,
-        "excluded": list(decision.exclude) if decision else [],
+        "mode": mode(incident) or None,
+        "excluded": list(excluded(incident)),
         "times": incident.times,
         "note": incident.note,
     }

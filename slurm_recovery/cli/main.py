@@ -78,15 +78,16 @@ def _say_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback(no_args_is_help=True)
+# -h is help wherever it is not a command's own -h (--noheader).
+@app.callback(no_args_is_help=True, context_settings={"help_option_names": ["--help", "-h"]})
 def srecover(
     ctx: typer.Context,
     conf: Annotated[
         Path | None,
         typer.Option(
             metavar="PATH",
-            help="The recovery.conf to use. Without it: $SRECOVER_CONF, else the recovery.conf beside $SLURM_CONF, "
-            "else /etc/slurm/recovery.conf.",
+            help="The recovery.conf to use. Without it: $SRECOVER_CONF; else, where SLURM_CONF is set, recovery.conf "
+            "beside that file; else /etc/slurm/recovery.conf.",
         ),
     ] = None,
     version: Annotated[

@@ -30,10 +30,13 @@ EXIT_STATUS = (
 )
 ENVIRONMENT = (
     Item("SRECOVER_CONF", "Path of recovery.conf, where --conf is not given."),
-    Item("SLURM_CONF", "Path of slurm.conf; a recovery.conf in the same folder is used."),
+    Item("SLURM_CONF", "Path of slurm.conf; recovery.conf is looked for in the same folder, and nowhere else."),
 )
 FILES = (
-    Item("/etc/slurm/recovery.conf", "The settings, see recovery.conf(5)."),
+    Item(
+        "/etc/slurm/recovery.conf",
+        "The settings, see recovery.conf(5). Where SLURM_CONF is set: recovery.conf in the folder of that file.",
+    ),
     Item(
         "StateDir/recovery.db",
         "The incidents (SQLite), unless StoreUrl names another database. Only SlurmUser and root can read it, so "
@@ -45,6 +48,7 @@ EXAMPLES = (
     ("srecover list --since now-1day --open", "What is under way since yesterday:"),
     ("srecover list -h -u ada --json", "One user's incidents, for a script:"),
     ("srecover show 120_3", "Why task 3 of array 120 failed, and what was done:"),
+    ("srecover show 120_3 --log", "The end of its log, as it was when the attempt was judged:"),
     (
         "srecover explain --nodes n[1-4] --ntasks-per-node 8 slurm-4711.out",
         "What a log says, without any installation:",
@@ -192,11 +196,16 @@ def _recovery_conf() -> Page:
     page.section("Signatures")
     _signatures(page)
     page.section("Files")
-    page.items([Item("/etc/slurm/recovery.conf", "The file, unless SRECOVER_CONF or --conf names another.")])
+    page.items([Item("/etc/slurm/recovery.conf", _WHERE)])
     page.section("See also")
     page.text("srecover(1), slurm.conf(5), sbatch(1)")
     return page
 
+
+_WHERE = """\
+The file, unless --conf or SRECOVER_CONF names another. Where SLURM_CONF is set: recovery.conf in the folder of that
+file, beside slurm.conf.
+"""
 
 _FORMAT = """\
 Written in the tongue of slurm.conf(5): Key=Value pairs, several on a line if wished; keys in any case; # begins a

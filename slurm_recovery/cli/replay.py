@@ -56,7 +56,10 @@ def _say(found: Iterator[tuple[str, Judgement]], *, as_json: bool, header: bool)
         for name, judgement in found:
             tables.say_json(answer(name, judgement))
     else:
-        tables.say_table(_columns(), (_row(name, judgement) for name, judgement in found), header=header)
+        for position, line in enumerate(tables.lines(_columns(), (_row(*one) for one in found), header=False)):
+            if header and not position:
+                tables.say(next(tables.lines(_columns(), ())))
+            tables.say(line)
 
 
 def _of_cases(common: Context, cases: list[Path], failed: list[str]) -> Iterator[tuple[str, Judgement]]:

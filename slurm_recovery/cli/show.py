@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,10 +16,11 @@ from slurm_recovery.cli.times import duration, shown
 
 if TYPE_CHECKING:
     from slurm_recovery.cli.timeline import Moment
-    from slurm_recovery.records import Attempt, Attribution, Decision, Evidence, Incident
+    from slurm_recovery.records import Attempt, Attribution, Decision, Evidence, Incident, Observation
     from slurm_recovery.store.step import Step
     from slurm_recovery.store.store import Store
 
+_JOB_ID = re.compile(r"(\d+)(_\d+)?|(\d+)\+\d+", re.ASCII)
 NEWEST = 100  # incidents among which the clusters of a store are looked for
 INDENT = "   "
 
@@ -44,7 +46,10 @@ GAPS = (Column("SOURCE", 0), Column("WHAT", 0), Column("WHY", 0))
 def show(
     ctx: typer.Context,
     job: Annotated[
-        str | None, typer.Argument(metavar="JOBID", help="Job id; 120_3 for a task of a job array.")
+        str | None,
+        typer.Argument(
+            metavar="JOBID", help="Job id; 120_3 for a task of a job array, 120+1 for a component of a het job."
+        ),
     ] = None,
     number: Annotated[
         int | None, typer.Option("--incident", "-i", metavar="NUMBER", help="The incident of that number instead.")
@@ -53,6 +58,9 @@ def show(
     cluster: Annotated[
         str | None, typer.Option("--cluster", "-M", metavar="NAME", help="Only a job of this cluster.")
     ] = None,
+    log: Annotated[
+        bool, typer.Option("--log", help="Print the end of the attempt's log instead, as it was kept on record.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Show why a job failed, and all that was done about it.
@@ -66,18 +74,49 @@ def show(
     """
     if (job is None) == (number is None):
         raise typer.BadParameter("give either a job id or --incident")
+    if log and (every or as_json):
+        raise typer.BadParameter("it prints the log of one attempt, as text", param_hint="--log")
+    label = _label(job) if job is not None else ""
     with common_of(ctx).store() as store:
-        found = _by_number(store, number) if number is not None else _by_job(store, job or "", cluster, every=every)
+        found = _by_number(store, number) if number is not None else _by_job(store, label, cluster, every=every)
         both = [(incident, store.steps(incident.id)) for incident in found]
     if as_json:
         data = [document(*one) for one in both]
         tables.say_json(data if every else data[0])
         return
+    if log:
+        for line in _log(found[0]):
+            tables.say(line)
+        return
+    plain = bool(label) and cluster is None and not every
     for position, (incident, steps) in enumerate(both):
         if position:
             tables.say()
-        for line in described(incident, steps):
+        asked = label if plain else f"--incident {incident.id}"
+        for line in described(incident, steps, f"srecover show {asked} --log"):
             tables.say(line)
+
+
+def _label(job: str) -> str:
+    """The job as Attempt.label has it; a het job's is its leader's id, whichever component is meant."""
+    match = _JOB_ID.fullmatch(job)
+    if match is None:
+        raise typer.BadParameter(
+            f"{tables.harmless(job)} is not a job id; write 4711, 120_3 for a task of a job array, "
+            "or 120+1 for a component of a het job",
+            param_hint="JOBID",
+        )
+    return match[3] or match[1] + (match[2] or "")
+
+
+def _log(incident: Incident) -> Iterator[str]:
+    from slurm_recovery.cli.snapshot import log_lines
+
+    observation = incident.observation
+    if observation is None or not observation.log_tail:
+        gaps = "; ".join(f"{gap.what}: {gap.why}" for gap in observation.gaps) if observation else ""
+        raise CommandError(f"no log of job {incident.attempt.label} is on record" + (f" ({gaps})" if gaps else ""))
+    return log_lines(incident, observation)
 
 
 def _by_number(store: Store, number: int) -> list[Incident]:
@@ -90,7 +129,7 @@ def _by_number(store: Store, number: int) -> list[Incident]:
 def _by_job(store: Store, label: str, cluster: str | None, *, every: bool) -> list[Incident]:
     found = [incident for name in _clusters(store, cluster) for incident in store.of_job(name, label)]
     if not found:
-        raise CommandError(f"no incident of job {label} (a task of a job array is written 120_3; see srecover list)")
+        raise CommandError(f"no incident of job {label} (see srecover list)")
     return found if every else found[:1]
 
 
@@ -106,13 +145,15 @@ def document(incident: Incident, steps: Sequence[Step]) -> dict[str, Any]:
     return {**incident.model_dump(mode="json"), "steps": [step.model_dump(mode="json") for step in steps]}
 
 
-def described(incident: Incident, steps: Sequence[Step]) -> Iterator[str]:
-    """The lines of one incident, for people."""
+def described(incident: Incident, steps: Sequence[Step], log_command: str) -> Iterator[str]:
+    """The lines of one incident, for people. `log_command` is the one that prints its log."""
     yield from _head(incident)
     if incident.attribution:
-        yield from _cause(incident.attribution)
+        yield from _cause(incident, incident.attribution)
+    if incident.observation:
+        yield from _log_line(incident.observation, log_command)
     if incident.decision:
-        yield from _decision(incident.decision)
+        yield from _decision(incident, incident.decision, steps)
     yield from _timeline(incident, steps)
     yield from _section("Done", DEEDS, [(o.action, o.result.value, o.detail, o.seen) for o in incident.outcomes])
     gaps = incident.observation.gaps if incident.observation else ()
@@ -121,10 +162,12 @@ def described(incident: Incident, steps: Sequence[Step]) -> Iterator[str]:
 
 def _head(incident: Incident) -> Iterator[str]:
     """As `scontrol show job` begins. What the user chose to write stands last on its line."""
+    from slurm_recovery.cli.standing import stage_word
+
     attempt = incident.attempt
     yield f"JobId={attempt.label} Attempt={attempt.restart_count} Incident={incident.id} Cluster={attempt.cluster}"
     note = f" ({incident.note})" if incident.note else ""
-    yield f"{INDENT}Stage={incident.stage.value}{note}"
+    yield f"{INDENT}Stage={stage_word(incident.stage)}{note}"
     yield f"{INDENT}UserId={attempt.user}({attempt.user_id}) Partition={attempt.partition} JobName={attempt.name}"
     reason = f" Reason={attempt.reason}" if attempt.reason not in ("", "None") else ""
     exits = f"ExitCode={attempt.exit_code}:{attempt.signal}"
@@ -138,8 +181,11 @@ def _run_time(attempt: Attempt) -> str:
     return f" RunTime={duration(attempt.end_time - attempt.start_time)}"
 
 
-def _cause(attribution: Attribution) -> Iterator[str]:
+def _cause(incident: Incident, attribution: Attribution) -> Iterator[str]:
+    from slurm_recovery.cli.standing import unread
+
     yield f"Cause: {cause(attribution)}"
+    yield from (INDENT + line for line in unread(incident))
     yield from suspects(attribution)
     yield from _section("Evidence", EVIDENCE, [evidence_row(one) for one in attribution.evidence])
     if attribution.beaten:
@@ -177,10 +223,20 @@ def evidence_row(evidence: Evidence) -> tuple[object, ...]:
     )
 
 
-def _decision(decision: Decision) -> Iterator[str]:
-    done = "carried out" if decision.act else "advice only, Mode=observe"
-    nodes = f" {folded(decision.exclude)}" if decision.exclude else ""
-    yield f"Decision: {decision.verdict.value}{nodes} ({done})"
+def _log_line(observation: Observation, command: str) -> Iterator[str]:
+    from slurm_recovery.cli.snapshot import log_line
+
+    if line := log_line(observation, command):
+        yield line
+
+
+def _decision(incident: Incident, decision: Decision, steps: Sequence[Step]) -> Iterator[str]:
+    from slurm_recovery.cli.standing import done, excluded, not_excluded, started
+
+    named = excluded(incident) if started(incident) else decision.exclude
+    nodes = f" {folded(named)}" if named and decision.exclude else ""
+    yield f"Decision: {decision.verdict.value}{nodes} ({done(incident)})"
+    yield from (INDENT + line for line in not_excluded(incident, steps))
     yield f"{INDENT}because: {decision.because}"
     delay = f" Backoff={duration(decision.delay)}" if decision.delay else ""
     stop = f" StopAction={decision.stop_action}" if decision.verdict.value == "stop" else ""

@@ -59,10 +59,15 @@ def say_table(columns: Sequence[Column], rows: Iterable[Sequence[object]], *, he
 
 
 def fitted(columns: Sequence[Column], rows: Sequence[Sequence[object]]) -> tuple[Column, ...]:
-    """The same columns, each wide enough for its head and its rows; for output that nobody parses."""
+    """The same columns, each wide enough for its head and its rows, but no wider than its `width`, if it has one.
+
+    For output that nobody parses.
+    """
     cells = [[column.head for column in columns], *([harmless(str(cell)) for cell in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return tuple(column._replace(width=width) for column, width in zip(columns, widths, strict=True))
+    return tuple(
+        column._replace(width=min(width, column.width or width)) for column, width in zip(columns, widths, strict=True)
+    )
 
 
 def _line(columns: Sequence[Column], cells: Sequence[str]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from slurm_recovery.cli.standing import stage_word
 from slurm_recovery.records import Incident
 from slurm_recovery.store.step import Step
 
@@ -53,7 +54,7 @@ def _times(incident: Incident, steps: Sequence[Step]) -> Iterator[Moment]:
 
 def _of_step(incident: Incident, step: Step) -> Moment:
     if step.kind == "note" and step.action == incident.stage.value and not incident.stage.open:
-        return Moment(step.time, "note", "closed", ": ".join(filter(None, [step.action, step.detail])))
+        return Moment(step.time, "note", "closed", ": ".join(filter(None, [stage_word(step.action), step.detail])))
     return Moment(step.time, step.kind, step.action, step.detail, step.result)
 
 

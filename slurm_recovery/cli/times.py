@@ -9,6 +9,7 @@ _RELATIVE = re.compile(r"now(?:([+-])(\d{1,9})([a-z]*))?")
 _UNITS = {"second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 604800}
 _CLOCK = re.compile(r"\d{1,2}:\d\d(?::\d\d)?")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d(?:T\d\d:\d\d(?::\d\d)?)?")
+UNKNOWN = "Unknown"
 FORMS = "write 2026-11-29, 2026-11-29T12:00[:00], 12:00, today, yesterday or now-2hours"
 
 
@@ -45,11 +46,16 @@ def _offset(sign: str | None, count: str | None, unit: str | None) -> float:
 def shown(when: float | None) -> str:
     """`2026-11-29T12:00:00`, or `Unknown`, as squeue has it."""
     if when is None:
-        return "Unknown"
+        return UNKNOWN
     try:
         return datetime.fromtimestamp(when).strftime("%Y-%m-%dT%H:%M:%S")
     except (ValueError, OverflowError, OSError):
-        return "Unknown"
+        return UNKNOWN
+
+
+def short(when: float | None) -> str:
+    """The same without year and seconds: `11-29T12:00`."""
+    return shown(when)[5:16] if shown(when) != UNKNOWN else UNKNOWN
 
 
 def duration(seconds: float) -> str:

@@ -22,12 +22,10 @@ SLOW = "touch slow-$SLURM_JOB_ID"
 
 
 def give_nodes(cluster: PrivateCluster, hook: str, text: str) -> None:
-    """A Prolog or Epilog for the nodes; `{work}` in its text becomes the cluster's work folder."""
+    """The Prolog or Epilog that the cluster was configured with; `{work}` in it becomes its work folder."""
     path = cluster.folder / hook.lower()
     path.write_text(text.replace("{work}", str(cluster.work)))
     path.chmod(0o755)
-    cluster.append_conf(f"{hook}={path}")
-    cluster.reconfigure()
 
 
 def closed(site: Site, job: int | str, timeout: float = 30) -> Incident:

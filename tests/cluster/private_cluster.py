@@ -83,7 +83,7 @@ class PrivateCluster:
     ) -> None:
         """Nothing happens before start().
 
-        conf: slurm.conf keys that are added, or replace ours ("" leaves a key out).
+        conf: slurm.conf keys that are added, or replace ours ("" leaves a key out); "{folder}" is the cluster's folder.
         partitions: whole PartitionName= lines; the first is made the default unless one says Default=.
         node_conf: more words for a node's line, as {"n2": "Feature=big"}.
         prefix: of the nodes' names; where control groups are used, they bear those names on the whole host.

@@ -26,11 +26,16 @@ class Plan:
     cgroup_conf: str = ""
 
 
+def _placed(value: str, folder: Path) -> str:
+    """`{folder}` in a value is the cluster's folder."""
+    return value.replace("{folder}", str(folder))
+
+
 def write_conf(plan: Plan, folder: Path, version: tuple[int, ...], first_port: int) -> None:
     """slurm.conf, and what goes with it in this release. slurmctld has the first port, the nodes those that follow."""
     keys = _keys(plan, folder, first_port)
     ours = {key.lower(): key for key in keys}
-    keys |= {ours.get(key.lower(), key): value for key, value in plan.conf.items()}
+    keys |= {ours.get(key.lower(), key): _placed(value, folder) for key, value in plan.conf.items()}
     lines = [f"{key}={value}" for key, value in keys.items() if value]
     lines += [_node_line(plan, node, port) for port, node in enumerate(plan.nodes, first_port + 1)]
     lines += _partition_lines(plan.partitions or DEFAULT_PARTITIONS)

@@ -14,7 +14,7 @@ from tests.cluster.site import SYSTEM_PYTHON, TRAINER, Site
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[Site]:
-    with PrivateCluster(nodes=5) as cluster:
+    with PrivateCluster(nodes=5, conf={"Epilog": "{folder}/epilog"}) as cluster:
         give_nodes(cluster, "Epilog", EPILOG)
         site = Site(cluster, {"Backoff": "0"})
         site.install()

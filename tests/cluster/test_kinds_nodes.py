@@ -21,7 +21,8 @@ SLURMS_DELAY = 121.0  # seconds for which Slurm itself keeps a requeued job wait
 def site() -> Iterator[Site]:
     """Jobs begin on n2, then on n3: the cheapest nodes."""
     weights = {f"n{number}": f"Weight={number if number in (2, 3) else 10}" for number in range(1, 7)}
-    conf = {"SlurmdTimeout": "6", "PrologFlags": "Alloc", "DefMemPerNode": "50", "ReturnToService": "1"}
+    conf = {"SlurmdTimeout": "6", "DefMemPerNode": "50", "ReturnToService": "1"}
+    conf |= {"Prolog": "{folder}/prolog", "PrologFlags": "Alloc"}
     with PrivateCluster(nodes=6, conf=conf, node_conf=weights) as cluster:
         give_nodes(cluster, "Prolog", PROLOG)
         site = Site(cluster, {"Backoff": "0"})

@@ -24,7 +24,8 @@ QUESTIONS = re.compile(r"REQUEST_(\w+_INFO(_SINGLE)?|PING|JOB_STATE|TRIGGER_GET)
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[Site]:
-    conf = {"SlurmctldDebug": "debug2", "PrologFlags": "Alloc", "DefMemPerNode": "50", "ReturnToService": "1"}
+    conf = {"SlurmctldDebug": "debug2", "DefMemPerNode": "50", "ReturnToService": "1"}
+    conf |= {"Prolog": "{folder}/prolog", "PrologFlags": "Alloc"}
     weights = {f"n{number}": f"Weight={number}" for number in range(1, 7)}
     with PrivateCluster(nodes=6, conf=conf, node_conf=weights, slurm_user="slurm") as cluster:
         give_nodes(cluster, "Prolog", PROLOG)

@@ -25,7 +25,7 @@ Reason=unknown MaxRequeues=3
 def site() -> Iterator[Site]:
     partitions = [f"PartitionName={name} Nodes=ALL" for name in ("main", "kept", "slow")]
     features = {"n2": "Feature=red", "n3": "Feature=blue", "n4": "Feature=green"}
-    conf = {"DefMemPerNode": "50"}
+    conf = {"DefMemPerNode": "50", "Epilog": "{folder}/epilog"}
     with PrivateCluster(conf=conf, partitions=partitions, node_conf=features) as cluster:
         give_nodes(cluster, "Epilog", LATE)
         site = Site(cluster, {"Backoff": "0"}, LINES)

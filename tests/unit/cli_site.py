@@ -113,6 +113,9 @@ def recovered(job_id: int = 120, *, line: str = "RuntimeError: CUDA error", **at
             attempt=observed,
             evidence=(evidence,),
             gaps=(Gap(source=Source.JOB_LOG, what="/home/ada/llm.err", why="EACCES: Permission denied"),),
+            log_path="/home/ada/llm.out",
+            log_tail=f"step 1\n{line}\n",
+            log_end=70_000,
         ),
         attribution=Attribution(
             category=Category.HARDWARE,
@@ -131,6 +134,7 @@ def recovered(job_id: int = 120, *, line: str = "RuntimeError: CUDA error", **at
             act=True,
             policy="0123456789ab",
         ),
+        excluded=("n3",),
         outcomes=(
             Outcome(action="requeue", result=Result.DONE, detail="held", seen="PENDING Reason=JobHeldUser Restarts=1"),
         ),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from slurm_recovery.cli.common import Context
 from slurm_recovery.cli.config_ import without_password
 from slurm_recovery.config.load import load
 from slurm_recovery.config.sample import defaults, sample
@@ -89,6 +90,26 @@ def test_the_option_goes_before_the_variable_and_that_before_the_neighbour_of_sl
     assert _file("--conf", str(sites["option"].conf), env=variable) == str(sites["option"].conf)
     assert _file(env=variable) == str(sites["variable"].conf)
     assert _file(env=slurm_conf) == str(sites["neighbour"].conf)
+
+
+@pytest.mark.parametrize(
+    ("environment", "path"),
+    [
+        ({"SLURM_CONF": "/opt/slurm/etc/slurm.conf"}, "/opt/slurm/etc/recovery.conf"),
+        ({"SLURM_CONF": ""}, "/etc/slurm/recovery.conf"),
+        ({}, "/etc/slurm/recovery.conf"),
+    ],
+)
+def test_the_place_beside_slurm_conf_is_the_place_before_the_file_is_there(
+    environment: dict[str, str], path: str
+) -> None:
+    assert Context.found(None, environment) == Context(Path(path), given=False)
+
+
+def test_the_sample_is_not_json() -> None:
+    answer = run("config", "--sample", "--json")
+    assert (answer.status, answer.out) == (2, "")
+    assert "give either --sample or --json" in answer.err
 
 
 def _file(*words: str, env: dict[str, str]) -> object:

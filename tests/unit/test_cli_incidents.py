@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from slurm_recovery.cli.times import shown
+from slurm_recovery.cli.times import short, shown
 from slurm_recovery.records import Incident, Stage
 from tests.unit.cli_site import END, HOSTILE, STEPS, Site, an_attempt, recovered
 
@@ -31,16 +31,41 @@ def site(tmp_path: Path) -> Site:
 
 
 def test_list_is_a_table_as_squeue_prints_it(site: Site) -> None:
-    first, second = shown(END), shown(END + 90)
-    restarted = "running   gpu_ecc_uncorrectable        requeue_exclude act    "
-    assert site.run("list").out == (
-        "       JOBID ATTEMPT PARTITION USER     STAGE     REASON                       VERDICT         MODE    "
-        "ENDED               EXCLUDED\n"
-        f"         122       0 train     ada      detected{'':55}{first}\n"
-        f"       120_3       0 debug     grace    {restarted} {first} n3\n"
-        f"         120       1 train     ada      {restarted} {second} n3\n"
-        f"         120       0 train     ada      {restarted} {first} n3\n"
+    first, second = short(END), short(END + 90)
+    restarted = "restarted gpu_ecc_uncorrectable requeue"
+    answer = site.run("list")
+    assert answer.out == (
+        "JOBID A PART  USER  STAGE     REASON                VERDICT ENDED       EXCLUDED\n"
+        f"  122 0 train ada   detected{'':31}{first}\n"
+        f"120_3 0 debug grace {restarted} {first} n3\n"
+        f"  120 1 train ada   {restarted} {second} n3\n"
+        f"  120 0 train ada   {restarted} {first} n3\n"
     )
+    assert max(map(len, answer.lines)) <= 80
+
+
+def test_a_long_list_has_all_columns_in_full(site: Site) -> None:
+    first, second = shown(END), shown(END + 90)
+    restarted = "restarted gpu_ecc_uncorrectable requeue_exclude act "
+    assert site.run("list", "--long").out == (
+        "INCIDENT JOBID ATTEMPT PARTITION USER  STAGE     REASON                VERDICT         MODE "
+        "ENDED               EXCLUDED\n"
+        f"       4   122       0 train     ada   detected{'':44}{first}\n"
+        f"       3 120_3       0 debug     grace {restarted} {first} n3\n"
+        f"       2   120       1 train     ada   {restarted} {second} n3\n"
+        f"       1   120       0 train     ada   {restarted} {first} n3\n"
+    )
+
+
+def test_a_job_id_is_never_cut_and_long_names_are_only_in_the_short_list(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    with site.store() as store:
+        store.save(
+            recovered(7, array_job_id=12345678, array_task_id=12345, user="ada.lovelace", partition="training_large")
+        )
+    (short_row,), (long_row,) = site.run("list", "-h").lines, site.run("list", "-h", "-l").lines
+    assert short_row.split()[:4] == ["12345678_12345", "0", "training_", "ada.love"]
+    assert long_row.split()[1:5] == ["12345678_12345", "0", "training_large", "ada.lovelace"]
 
 
 @pytest.mark.parametrize(
@@ -49,6 +74,10 @@ def test_list_is_a_table_as_squeue_prints_it(site: Site) -> None:
         (["-u", "grace"], ["120_3"]),
         (["-p", "train"], ["122", "120", "120"]),
         (["-s", "running,left"], ["120_3", "120", "120"]),
+        (["-s", "restarted"], ["120_3", "120", "120"]),
+        (["-u", "nobody"], []),
+        (["-p", "nowhere"], []),
+        (["-r", "nccl_timeout"], []),
         (["--open"], ["122"]),
         (["--open", "-s", "running"], []),
         (["-n", "1"], ["122"]),
@@ -74,9 +103,22 @@ def test_list_as_json_is_one_list(site: Site) -> None:
     assert (found[0]["verdict"], found[1]["excluded"], found[1]["mode"]) == (None, ["n3"], "act")
 
 
-@pytest.mark.parametrize("options", [["-s", "asleep"], ["--since", "soon"], ["-n", "0"], ["--nonsense"]])
-def test_a_wrong_option_is_a_usage_error(site: Site, options: list[str]) -> None:
-    assert site.run("list", *options).status == 2
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["-s", "asleep"], "no stage is called asleep; the stages are detected, held"),
+        (["--since", "soon"], "not a time: 'soon'"),
+        (["-n", "0"], "0 incidents cannot be listed; give 1 or more"),
+        (["-r", "nccl_timout"], "no reason is called nccl_timout; did you mean nccl_timeout?"),
+        (["-r", HOSTILE], "srecover explain --rules lists all"),
+        (["--nonsense"], "--nonsense"),
+    ],
+)
+def test_a_wrong_option_is_a_usage_error(site: Site, options: list[str], said: str) -> None:
+    answer = site.run("list", *options)
+    assert (answer.status, answer.out) == (2, "")
+    assert said in answer.err
+    assert all(line.isprintable() for line in answer.err.splitlines())
 
 
 # -- show ----------------------------------------------------------------------------------------
@@ -85,7 +127,7 @@ def test_a_wrong_option_is_a_usage_error(site: Site, options: list[str]) -> None
 def test_show_tells_the_whole_story(site: Site) -> None:
     assert site.run("show", "--incident", "1").out == (
         "JobId=120 Attempt=0 Incident=1 Cluster=mars\n"
-        "   Stage=running\n"
+        "   Stage=restarted\n"
         "   UserId=ada(1001) Partition=train JobName=llm\n"
         "   JobState=FAILED Reason=NonZeroExitCode ExitCode=1:0 NodeList=n[1-3]\n"
         f"   StartTime={shown(END - 2096)} EndTime={shown(END)} RunTime=34:56\n"
@@ -96,6 +138,7 @@ def test_show_tells_the_whole_story(site: Site) -> None:
         "   user  job_log     4 n3      2 /home/ada/llm.out:812 RuntimeError: CUDA error\n"
         "Not the cause:\n"
         "   nccl_network_error: beaten by device_error\n"
+        "Log: /home/ada/llm.out, last 32 bytes on record: srecover show --incident 1 --log\n"
         "Decision: requeue_exclude n3 (carried out)\n"
         "   because: restart 1 of 3 without n3\n"
         "   Rule=exclude Policy=0123456789ab\n"
@@ -109,7 +152,7 @@ def test_show_tells_the_whole_story(site: Site) -> None:
         "      2.05 +1.70 release intent\n"
         "      2.10 +0.05 release outcome done: PENDING\n"
         "      2    +0.00 running         running again\n"
-        "      2.40 +0.30 closed          running\n"
+        "      2.40 +0.30 closed          restarted\n"
         "Done:\n"
         "   ACTION  RESULT DETAIL SLURM SHOWED\n"
         "   requeue done   held   PENDING Reason=JobHeldUser Restarts=1\n"
@@ -146,7 +189,7 @@ def test_advice_is_said_to_be_advice(tmp_path: Path) -> None:
     with site.store() as store:
         store.save(advised.model_copy(update={"decision": advised.decision.model_copy(update={"act": False})}))
     assert "Decision: requeue_exclude n3 (advice only, Mode=observe)" in site.run("show", "120").out
-    assert " observe " in site.run("list").out
+    assert " observe " in site.run("list", "-l").out
 
 
 def test_show_as_json_is_the_record_and_its_audit(site: Site) -> None:
@@ -156,12 +199,24 @@ def test_show_as_json_is_the_record_and_its_audit(site: Site) -> None:
     assert [each["id"] for each in json.loads(site.run("show", "120", "--all", "--json").out)] == [2, 1]
 
 
-@pytest.mark.parametrize("words", [["99"], ["-i", "99"], ["120", "-M", "venus"], [HOSTILE]])
+@pytest.mark.parametrize("words", [["99"], ["-i", "99"], ["120", "-M", "venus"], ["120_4"], ["99+1"]])
 def test_nothing_on_record_is_one_line_and_status_1(site: Site, words: list[str]) -> None:
     answer = site.run("show", *words)
     assert (answer.status, answer.out) == (1, "")
     assert answer.err.startswith("srecover: error: no incident ")
     assert answer.err.removesuffix("\n").isprintable()
+
+
+@pytest.mark.parametrize("word", ["abc", "120_", "120_[1-3]", "-1", "1.0", "", "٣", HOSTILE])
+def test_what_is_not_a_job_id_is_a_usage_error_that_shows_one(site: Site, word: str) -> None:
+    answer = site.run("show", "--", word)
+    assert (answer.status, answer.out) == (2, "")
+    assert "is not a job id; write 4711, 120_3 for a task of a job array" in answer.err
+    assert all(line.isprintable() for line in answer.err.splitlines())
+
+
+def test_a_component_of_a_het_job_leads_to_the_job(site: Site) -> None:
+    assert site.run("show", "120+1").lines[0].startswith("JobId=120 Attempt=1 ")
 
 
 @pytest.mark.parametrize("words", [[], ["120", "-i", "1"], ["-i", "x"]])

@@ -105,10 +105,15 @@ def test_an_ordinary_user_is_told_who_may_read_the_store() -> None:
         (folder / "state").mkdir(mode=0o700)
         site = Site(folder, f"StateDir={folder}/state\n")
         assert site.run("list").status == 0
-        answer = as_nobody(lambda: site.run("list"))
-    assert answer.startswith("1 srecover: error: ")
-    assert "SlurmUser" in answer
-    assert answer.count("\n") == 1
+        answers = [as_nobody(lambda words=words: site.run(*words)) for words in (["list"], ["show", "1", "--log"])]
+        assert as_nobody(lambda: site.run("config")) == "0 "
+        site.conf.chmod(0o600)
+        answers.append(as_nobody(lambda: site.run("list")))
+        refused = as_nobody(lambda: site.run("config"))
+    only = "only SlurmUser and root can read the record (StateDir); ask your administrator\n"
+    denied = f"1 srecover: error: {site.conf}: Permission denied"
+    assert answers == [f"1 srecover: error: {only}"] * 2 + [f"{denied}; {only}"]
+    assert refused == f"{denied}\n"
 
 
 def as_nobody(command: Callable[[], Answer]) -> str:
@@ -131,7 +136,9 @@ def as_nobody(command: Callable[[], Answer]) -> str:
 
 
 def test_usage_errors_are_2_and_help_and_version_are_0() -> None:
-    assert [run(*words).status for words in (["--help"], ["--version"], ["nonsense"], ["--nonsense"], [])] == [
+    assert run("-h").out == run("--help").out
+    assert [run(*words).status for words in (["--help"], ["-h"], ["--version"], ["nonsense"], ["--nonsense"], [])] == [
+        0,
         0,
         0,
         2,

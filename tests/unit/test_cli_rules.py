@@ -225,7 +225,15 @@ def test_an_incident_without_observation_is_one_line(tmp_path: Path, number: str
     with site.store() as store:
         store.save(recovered().model_copy(update={"observation": None}))
     answer = site.run("replay", "-i", number)
-    assert (answer.status, answer.err.count("\n")) == (1, 1)
+    assert (answer.status, answer.out, answer.err.count("\n")) == (1, "", 1)
+
+
+def test_replay_prints_no_header_before_an_error(tmp_path: Path) -> None:
+    bad = tmp_path / "bad"
+    bad.mkdir()
+    answer = run("replay", str(bad))
+    assert (answer.status, answer.out, answer.err.count("\n")) == (1, "", 1)
+    assert len(run("replay", str(bad), str(a_case(tmp_path / "good", ECC))).lines) == 2
 
 
 @pytest.mark.parametrize("words", [[], ["-i", "1", "somewhere"]])

@@ -8,7 +8,7 @@ from datetime import datetime
 import pytest
 
 from slurm_recovery.cli.tables import Column, fitted, harmless, lines
-from slurm_recovery.cli.times import duration, moment, shown
+from slurm_recovery.cli.times import duration, moment, short, shown
 from tests.unit.cli_site import HOSTILE
 
 NOW = datetime(2026, 11, 29, 12, 30, 15).timestamp()
@@ -49,6 +49,11 @@ def test_a_row_is_one_line_whatever_is_in_it() -> None:
     assert all(line.isprintable() for line in printed)
 
 
+def test_a_fitted_column_is_as_wide_as_its_text_and_no_wider_than_it_may_be() -> None:
+    columns = fitted((Column("A", 0), Column("USER", 8), Column("B", 8)), [("long text", "somebody else", "b")])
+    assert [column.width for column in columns] == [9, 8, 1]
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -84,4 +89,8 @@ def test_durations_are_written_as_slurm_writes_them(seconds: float, text: str) -
 
 @pytest.mark.parametrize("when", [None, float("inf"), 1e30])
 def test_a_time_that_is_none_is_unknown(when: float | None) -> None:
-    assert shown(when) == "Unknown"
+    assert shown(when) == short(when) == "Unknown"
+
+
+def test_a_short_time_has_neither_year_nor_seconds() -> None:
+    assert short(NOW) == "11-29T12:30"
