@@ -63,9 +63,7 @@ def list_incidents(
         str | None,
         typer.Option(metavar="TIME", help=f"Only incidents recorded since then; {FORMS}."),
     ] = None,
-    limit: Annotated[
-        int, typer.Option("--limit", "-n", metavar="NUMBER", help="At most so many, the newest.")
-    ] = 100,
+    limit: Annotated[int, typer.Option("--limit", "-n", metavar="NUMBER", help="At most so many, the newest.")] = 100,
     long: Annotated[bool, typer.Option("--long", "-l", help="All columns, and all of each.")] = False,
     noheader: NoHeader = False,
     as_json: Json = False,

@@ -86,6 +86,7 @@ def srecover(
         Path | None,
         typer.Option(
             metavar="PATH",
+            readable=False,  # who may read it is for whoever opens it to say
             help="The recovery.conf to use. Without it: $SRECOVER_CONF; else, where SLURM_CONF is set, recovery.conf "
             "beside that file; else /etc/slurm/recovery.conf.",
         ),

@@ -36,7 +36,7 @@ def test_list_is_a_table_as_squeue_prints_it(site: Site) -> None:
     answer = site.run("list")
     assert answer.out == (
         "JOBID A PART  USER  STAGE     REASON                VERDICT ENDED       EXCLUDED\n"
-        f"  122 0 train ada   detected{'':31}{first}\n"
+        f"  122 0 train ada   detected{'':32}{first}\n"
         f"120_3 0 debug grace {restarted} {first} n3\n"
         f"  120 1 train ada   {restarted} {second} n3\n"
         f"  120 0 train ada   {restarted} {first} n3\n"
@@ -50,7 +50,7 @@ def test_a_long_list_has_all_columns_in_full(site: Site) -> None:
     assert site.run("list", "--long").out == (
         "INCIDENT JOBID ATTEMPT PARTITION USER  STAGE     REASON                VERDICT         MODE "
         "ENDED               EXCLUDED\n"
-        f"       4   122       0 train     ada   detected{'':44}{first}\n"
+        f"       4   122       0 train     ada   detected{'':45}{first}\n"
         f"       3 120_3       0 debug     grace {restarted} {first} n3\n"
         f"       2   120       1 train     ada   {restarted} {second} n3\n"
         f"       1   120       0 train     ada   {restarted} {first} n3\n"

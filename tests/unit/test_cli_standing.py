@@ -171,9 +171,7 @@ def test_a_known_cause_is_not_put_in_doubt(tmp_path: Path) -> None:
         (unknown(1, source=Source.KERNEL_LOG), "unknown"),
     ],
 )
-def test_list_marks_causes_that_are_unknown_for_want_of_a_log(
-    tmp_path: Path, incident: Incident, reason: str
-) -> None:
+def test_list_marks_causes_that_are_unknown_for_want_of_a_log(tmp_path: Path, incident: Incident, reason: str) -> None:
     site = on_record(tmp_path, incident)
     assert f" {reason} requeue " in site.run("list", "-h", "-r", "unknown").out
     assert json.loads(site.run("list", "--json").out)[0]["reason"] == "unknown"
@@ -190,7 +188,7 @@ def with_log(tail: str, end: int = 70_000) -> Incident:
 
 def test_show_log_prints_the_kept_end_with_its_path_and_that_it_is_a_snapshot(tmp_path: Path) -> None:
     site = on_record(tmp_path, with_log("step 1\r 10%\r 20%\r\n\nlast\tline\n\n"))
-    head = f"/home/ada/llm.out: last 31 bytes; a snapshot of {shown(END + 0.3)}, the file may have changed since"
+    head = f"/home/ada/llm.out: last 30 bytes; a snapshot of {shown(END + 0.3)}, the file may have changed since"
     expected = [head, "step 1", " 10%", " 20%", "", "last    line"]
     assert site.run("show", "120", "--log").lines == expected
     assert site.run("show", "-i", "1", "--log").lines == expected
