@@ -36,13 +36,23 @@ class Actor:
     now: Clock
 
     def requeue(self, incident: Incident, job: Job, stage: Stage) -> tuple[Incident, Result]:
-        """Put the job back into the queue, held. `stage`: the one that the incident enters with the intent."""
+        """Put the job back into the queue, held. `stage`: the one that the incident enters with the intent.
+
+        Not where somebody has done something to the job since the turn began: reading a log takes its time.
+        """
+        if self._moved(job):
+            return incident, Result.ALREADY
         entered = incident.model_copy(update={"stage": stage}).at("held", self.now())
         self.spool.mark_hold(job.label, job.job_id)
         incident, result = self._do(entered, job, "requeue", "held", lambda: self.slurm.requeue_hold(job))
         if result is Result.REFUSED:
             self.spool.clear_hold(job.label)
         return incident, result
+
+    def _moved(self, job: Job) -> bool:
+        """Whether Slurm shows another state, attempt or end of the job by now."""
+        fresh = self.slurm.jobs([job.job_id]).get(job.job_id)
+        return fresh is None or _standing(fresh) != _standing(job)
 
     def holds(self, job: Job) -> bool:
         """Whether it is we who hold the job."""
@@ -121,6 +131,8 @@ class Actor:
         launch; or its user has released it) is not ours to cancel.
         """
         hold = decision.stop_action == "hold"
+        if self._moved(job):
+            return self.close(incident, Stage.STOPPED, "somebody else has taken it up meanwhile")
         if job.ended and hold:
             incident, _ = self._do(
                 incident, job, "special_exit", decision.because, lambda: self.slurm.requeue_hold(job, special_exit=True)
@@ -180,6 +192,12 @@ class Actor:
         log.info(action, job=job.label, result=result.value, seen=outcome.seen)
         saved = self._save(incident.model_copy(update={"outcomes": (*incident.outcomes, outcome)}), step)
         return saved, result
+
+
+def _standing(job: Job) -> tuple[object, ...]:
+    """What must not have changed between a look at the job and a deed. (While COMPLETING after a requeue, Slurm's
+    StartTime ticks: only the restart count tells.)"""
+    return job.state, job.restart_count, job.held, None if job.completing or job.pending else job.start_time
 
 
 def shown(job: Job | None) -> str:

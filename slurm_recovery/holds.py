@@ -16,11 +16,14 @@ log = structlog.get_logger(__name__)
 
 
 def overdue(spool: Spool, now: float, patience: float, known: Collection[str] = ()) -> dict[str, Hold]:
-    """Holds older than `patience` seconds; twice that for those in `known`, which an open incident looks after."""
+    """Holds older than `patience` seconds; twice that for those in `known`, which an open incident looks after.
+
+    One from the future is overdue too: the clock was set back.
+    """
     return {
         label: hold
         for label, hold in spool.holds().items()
-        if now - hold.since > (2 * patience if label in known else patience)
+        if not 0 <= now - hold.since <= (2 * patience if label in known else patience)
     }
 
 

@@ -85,8 +85,8 @@ class Intake:
 
     def _known(self, attempt: Attempt, event: Event) -> Incident | None:
         """The attempt's incident, where a hook told of it before: slurmctld runs hooks again after a restart."""
-        if attempt.start_time is not None:
-            return self.store.find(attempt)
+        if (found := self.store.find(attempt)) is not None or attempt.start_time is not None:
+            return found
         same_count = (
             other
             for other in self.store.of_job(self.cluster, attempt.label)

@@ -63,8 +63,14 @@ class Judge:
 
     def _ledger(self, attempt: Attempt, earlier: Sequence[Incident]) -> Ledger:
         policy = self.config.policy(attempt.partition)
-        hour = self.store.restarts_since(self.cluster, self.now() - 3600)
-        return ledger(attempt, earlier, fast_failure=policy.fast_failure, cluster_hour=hour)
+        since = self.now() - 3600
+        return ledger(
+            attempt,
+            earlier,
+            fast_failure=policy.fast_failure,
+            cluster_hour=self.store.restarts_since(self.cluster, since),
+            user_hour=self.store.restarts_since(self.cluster, since, user=attempt.user),
+        )
 
     def choice(self, incident: Incident, parts: Sequence[Job], nodes: Mapping[str, Node]) -> Choice:
         """ExcNodeList of the restart. `parts`: the job, and the other components of a het job."""

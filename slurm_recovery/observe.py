@@ -5,6 +5,7 @@ Reads only. Whatever cannot be had becomes a Gap in the observation.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,9 +15,12 @@ from slurm_recovery.detect.signature import Signature
 from slurm_recovery.evidence.joblog import LogTail, read_tail
 from slurm_recovery.evidence.paths import log_paths
 from slurm_recovery.hooks.spool import Event
-from slurm_recovery.records import Attempt, Evidence, Gap, Incident, Observation, Source
-from slurm_recovery.slurm.hostlist import HostlistError, expand
+from slurm_recovery.hostlist import HostlistError, expand
+from slurm_recovery.records import Attempt, Evidence, Gap, Incident, Observation, Role, Source
 from slurm_recovery.slurm.port import Job, Node
+
+EVIDENCE_BYTES = 256 << 10  # of one attempt's evidence on record
+TEXT = 4096  # characters of a user's text on record
 
 # slurm.h: the reason that slurmctld gives a node whose prolog failed, "Prolog error"; 23.11 and later may
 # also say "batch job complete failure" for a launch that failed on the node.
@@ -80,14 +84,14 @@ def _told(event: Event, cluster: str) -> Attempt:
         end_time=event.number("SLURM_JOB_END_TIME") or int(event.time),
         user_id=event.number("SLURM_JOB_UID") or 0,
         user=told.get("SLURM_JOB_USER", ""),
-        name=told.get("SLURM_JOB_NAME", ""),
+        name=told.get("SLURM_JOB_NAME", "")[:TEXT],
         partition=told.get("SLURM_JOB_PARTITION", ""),
         nodes=hosts(told.get("SLURM_HET_JOB_NODELIST") or told.get("SLURM_JOB_NODELIST", "")),
         exit_code=int(code) if code.isdigit() else 0,
         signal=int(signal) if signal.isdigit() else 0,
         work_dir=told.get("SLURM_JOB_WORK_DIR", ""),
         stdout=told.get("SLURM_JOB_STDOUT", ""),
-        comment=told.get("SLURM_JOB_COMMENT", ""),
+        comment=told.get("SLURM_JOB_COMMENT", "")[:TEXT],
     )
 
 
@@ -97,7 +101,8 @@ def _lasting(job: Job) -> dict[str, object]:
         "array_job_id array_task_id het_job_id user_id user name partition batch requeue expedited "
         "required_nodes work_dir stdout stderr comment"
     ).split()
-    return {name: getattr(job, name) for name in names}
+    texts = {"name": job.name[:TEXT], "comment": job.comment[:TEXT]}
+    return {name: getattr(job, name) for name in names} | texts
 
 
 def hosts(text: str) -> tuple[str, ...]:
@@ -132,16 +137,16 @@ class Observer:
                 gaps.append(tail)
             else:
                 first = first or tail
-                evidence += scan(tail.data, signatures=self.signatures, source=Source.JOB_LOG, path=path)
+                evidence += scan(tail.data, signatures=self.signatures, source=Source.JOB_LOG, path=_short(path))
         down = (node for node in attempt.nodes if node in gone_down or (node in nodes and nodes[node].unusable))
         return Observation(
             attempt=attempt,
-            evidence=tuple(evidence),
+            evidence=within(evidence, EVIDENCE_BYTES),
             gaps=tuple(gaps),
             down_nodes=tuple(down),
             prolog_failed_nodes=tuple(node for node in attempt.nodes if _prolog_failed(nodes.get(node))),
             log_path=first.path if first else "",
-            log_tail=_printable(first.data[-self.settings.snapshot_bytes :]) if first else "",
+            log_tail=snapshot(first.data, self.settings.snapshot_bytes) if first else "",
             log_end=first.size if first else 0,
             log_inode=first.inode if first else 0,
         )
@@ -162,5 +167,28 @@ def _prolog_failed(node: Node | None) -> bool:
     return node is not None and node.reason.lower().startswith(PROLOG_REASONS)
 
 
-def _printable(data: bytes) -> str:
-    return data.decode(errors="replace").replace("\0", "\N{REPLACEMENT CHARACTER}")
+def within(evidence: Sequence[Evidence], most: int) -> tuple[Evidence, ...]:
+    """As much of the evidence as `most` bytes of a record hold, causes before consequences, in its own order."""
+    kept, room = set(), most
+    for number in sorted(range(len(evidence)), key=lambda number: list(Role).index(evidence[number].role)):
+        room -= _encoded(evidence[number].line) + _encoded(evidence[number].place) + 200
+        if room < 0:
+            break
+        kept.add(number)
+    return tuple(one for number, one in enumerate(evidence) if number in kept)
+
+
+def snapshot(data: bytes, most: int) -> str:
+    """The end of a log for the record: at most `most` bytes of it, and not many more as they are stored."""
+    text = data[-most:].decode(errors="replace").replace("\0", "\N{REPLACEMENT CHARACTER}") if most else ""
+    size = _encoded(text)
+    return text if size <= 2 * most else text[-(len(text) * 2 * most // size) :]
+
+
+def _encoded(text: str) -> int:
+    """Bytes of a text in a stored record, which is ASCII."""
+    return len(json.dumps(text))
+
+
+def _short(path: str) -> str:
+    return path if len(path) <= 200 else "..." + path[-197:]

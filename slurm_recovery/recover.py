@@ -26,6 +26,7 @@ from slurm_recovery.observe import Observer
 from slurm_recovery.records import Attempt, Incident, Result, Stage, Verdict
 from slurm_recovery.slurm.errors import SlurmError, SlurmUnavailable
 from slurm_recovery.slurm.port import Job, Slurm
+from slurm_recovery.store.errors import StoreConflict, StoreCorrupt
 from slurm_recovery.store.store import Store
 from slurm_recovery.turn import Turn, downs, job_of
 
@@ -72,8 +73,12 @@ class Recovery:
         ids = {job_of(event) for event in events} | {incident.attempt.job_id for incident in incidents}
         turn = Turn(self.slurm, frozenset(ids - {0}), downs(events))
         for event in events:
-            if not self._guarded(event.path.name, self._take, event, turn) and self.now() - event.time > GIVE_UP:
+            if self._guarded(event.path.name, self._take, event, turn):
+                continue
+            if self.now() - event.time > GIVE_UP:
                 self.spool.set_aside(event)
+            else:
+                self.spool.defer(event)  # its hook must not wait for what fails
         for incident in self.store.open_incidents(self.cluster):
             self._guarded(incident.attempt.label, self._advance, incident, turn)
         still_open = self.store.open_incidents(self.cluster)
@@ -87,7 +92,7 @@ class Recovery:
             step(*arguments)
         except SlurmUnavailable:
             raise
-        except SlurmError as error:
+        except (SlurmError, StoreConflict, StoreCorrupt) as error:
             log.warning("refused", what=what, error=str(error))
             return False
         except (ValueError, LookupError, AttributeError, TypeError, AssertionError):
@@ -169,7 +174,8 @@ class Recovery:
             return self._actor.end(incident, job, decision, comment_of(incident, decision))
         if incident.stage is Stage.HELD:  # the mode or the rules changed meanwhile: let the job go on
             return self._actor.release(self._actor.note(incident, "let_go", "released as it is"), job)[0]
-        return self._actor.close(incident, Stage.LEFT, "" if decision.act else "advice only")
+        advice = not decision.act and decision.verdict is not Verdict.NONE
+        return self._actor.close(incident, Stage.LEFT, "advice only" if advice else "")
 
     def _requeue(self, incident: Incident, job: Job, turn: Turn) -> Incident:
         """DECIDED to restart: put the job into the queue, unless it is there."""
@@ -191,11 +197,12 @@ class Recovery:
             return incident
         if not job.pending:
             return self._follow(incident, job, turn)
-        if self.now() < (incident.attempt.end_time or 0) + CREDENTIAL_SECONDS:
+        if 0 < (incident.attempt.end_time or 0) + CREDENTIAL_SECONDS - self.now() <= CREDENTIAL_SECONDS:
             return incident
-        if job.held and not job.launch_failed and not self._actor.holds(job):
+        if job.held_by_people or (job.held and not job.launch_failed and not self._actor.holds(job)):
             return self._actor.close(incident, Stage.LEFT, f"held by someone else: {job.reason}")
-        others = turn.components(job)
+        job = self.slurm.jobs([job.job_id]).get(job.job_id, job)  # its owner may have changed it since
+        others = [part for part in turn.components(job) if part.job_id != job.job_id]
         choice = self._judge.choice(incident, [job, *others], turn.nodes)
         ours = [entry.node for entry in choice.ours]
         lists = [(other, (*self._judge.users(incident, other), *ours)) for other in others]
@@ -236,7 +243,8 @@ class Recovery:
         return self.config.settings.hold_timeout
 
     def _held_too_long(self, incident: Incident) -> bool:
-        return self.now() - incident.times.get("held", self.now()) > self._hold_timeout
+        age = self.now() - incident.times.get("held", self.now())
+        return age > self._hold_timeout or age < 0  # the clock was set back: wait no longer
 
     def _next_turn(self, incidents: list[Incident], turn: Turn) -> float | None:
         """Soon after a change, ever later while nothing changes."""

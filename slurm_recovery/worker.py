@@ -35,6 +35,7 @@ from slurm_recovery.store.store import Store
 
 log = structlog.get_logger(__name__)
 
+LIFE = 3600  # seconds after which the kernel ends any worker, however often it went on
 MAX_LOG_BYTES = 8 << 20
 SLURM_PATIENCE = 60.0  # seconds for which an unreachable slurmctld is asked again; then sweep goes on
 PURGE_EVERY = 86400.0
@@ -109,7 +110,8 @@ def main(argv: list[str] | None = None, ports: Ports = Ports()) -> int:
     parser.add_argument("--lock-fd", type=int, required=True, help="the spool's lock, inherited from the hook")
     arguments = parser.parse_args(argv)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.alarm(900)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # slurmctld blocks SIGALRM and SIGTERM in what it starts
+    signal.alarm(LIFE)
     configure_log()
     spool = ports.spool(arguments.state)
     inherited: int | None = arguments.lock_fd
@@ -128,7 +130,7 @@ def main(argv: list[str] | None = None, ports: Ports = Ports()) -> int:
 def _once(conf: Path, spool: Spool, ports: Ports) -> bool:
     try:
         config = load(conf)
-        signal.alarm(int(config.settings.worker_timeout))
+        signal.alarm(min(int(config.settings.worker_timeout), signal.alarm(0) or LIFE))
         work(config, spool, time.monotonic() + config.settings.worker_timeout - 10, ports)
     except Problem as error:
         log.error("worker failed", error=str(error))

@@ -8,6 +8,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from slurm_recovery.hooks.install import install_hooks, system_python
@@ -68,13 +69,13 @@ def restart_times(site: Site, runs: int = RESTARTS) -> tuple[list[float], float]
     return ours, own.seconds
 
 
-def installed(folder: Path) -> Path:
-    """A hook whose worker leaves a mark when it is started."""
+def installed(folder: Path, worker: Sequence[str] = ()) -> Path:
+    """A hook with its own StateDir, whose worker leaves a mark when it is started."""
     (folder / "state/spool").mkdir(parents=True)
     (folder / "state/holds").mkdir()
     settings = {
         "state": str(folder / "state"),
-        "worker": ["/bin/sh", "-c", f"echo >> {folder}/started"],
+        "worker": list(worker) or ["/bin/sh", "-c", f"echo >> {folder}/started"],
         "environment": {},
         "watchdog": 1.0,
         "hold_timeout": 60.0,

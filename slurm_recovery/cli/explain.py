@@ -92,8 +92,8 @@ def explain(
 
 
 def _attempt(nodes: str, ntasks_per_node: int | None, state: str, exit_code: str) -> Attempt:
+    from slurm_recovery.hostlist import HostlistError, expand
     from slurm_recovery.records import Attempt
-    from slurm_recovery.slurm.hostlist import HostlistError, expand
 
     match = _EXIT_CODE.fullmatch(exit_code)
     if match is None:

@@ -162,7 +162,7 @@ def _long_row(incident: Incident) -> tuple[object, ...]:
 
 def folded(nodes: Collection[str]) -> str:
     """The nodes as one host list; as they are where a name is none."""
-    from slurm_recovery.slurm.hostlist import HostlistError, fold
+    from slurm_recovery.hostlist import HostlistError, fold
 
     try:
         return fold(nodes)

@@ -5,7 +5,9 @@ Knows no setting. Yields every pair with its file and line, so that whoever refu
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,7 +50,9 @@ def read_lines(path: Path, depth: int = 0) -> Iterator[tuple[Pair, ...]]:
 
 def _read(path: Path) -> str:
     try:
-        with path.open("rb") as file:
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise ConfigError(str(path), "not a regular file", "Include takes a file of settings")
             data = file.read(MAX_BYTES + 1)
     except OSError as error:
         hint = "`srecover setup` writes a sample" if isinstance(error, FileNotFoundError) else ""
@@ -83,7 +87,7 @@ def _pairs(line: str, origin: str) -> tuple[Pair, ...]:
     while at < len(line):
         match = _PAIR.match(line, at)
         if not match:
-            what = f"not Key=Value: {line[at:].strip()[:60]!r}"
+            what = f"not Key=Value: {line[at:].split()[0][:40]!r}"  # no more of it: a password may follow
             raise ConfigError(origin, what, "values with blanks go in double quotes")
         pairs.append(Pair(match[1], match[2].strip('"'), origin))
         at = match.end()

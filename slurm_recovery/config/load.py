@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from slurm_recovery.attribute.reasons import REASONS
 from slurm_recovery.config.confile import ConfigError, Pair, read_lines
 from slurm_recovery.config.settings import Config, Policy, ReasonPolicy, Section, Settings, keys
-from slurm_recovery.slurm.hostlist import HostlistError, expand
+from slurm_recovery.hostlist import HostlistError, expand
 
 S = TypeVar("S", bound=Section)
 

@@ -103,6 +103,9 @@ class Settings(Policy):
     log_timeout: Seconds = Field(5, ge=1, le=120, description="The longest that reading a job's log may take.")
     snapshot_bytes: Bytes = Field(65536, ge=0, le=16 << 20, description="How much of a log's end is kept on record.")
     max_requeues_per_hour: int = Field(60, ge=0, description="Restarts by us on the whole cluster within an hour.")
+    max_requeues_per_user_hour: int = Field(
+        20, ge=0, description="Restarts by us of one user's jobs within an hour: nobody uses up the others' share."
+    )
     retain_time: Seconds = Field(90 * 86400, ge=3600, description="Age at which closed incidents are forgotten.")
 
     @property

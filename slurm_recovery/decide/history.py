@@ -18,6 +18,7 @@ class Ledger(NamedTuple):
     reasons: tuple[str, ...] = ()  # one entry a restart
     fast_failures: int = 0  # attempts in a row, this one included, that ended faster than FastFailure
     cluster_hour: int = 0  # restarts by us on the cluster within the last hour
+    user_hour: int = 0  # those of this user's jobs
 
     @property
     def restarts(self) -> int:
@@ -27,7 +28,9 @@ class Ledger(NamedTuple):
         return self.reasons.count(reason)
 
 
-def ledger(attempt: Attempt, earlier: Sequence[Incident], *, fast_failure: float, cluster_hour: int) -> Ledger:
+def ledger(
+    attempt: Attempt, earlier: Sequence[Incident], *, fast_failure: float, cluster_hour: int = 0, user_hour: int = 0
+) -> Ledger:
     """The ledger of an attempt; `earlier` are its job's former incidents, newest first."""
     restarted = [i for i in earlier if i.decision and i.decision.verdict.restarts]
     runs = [attempt, *(incident.attempt for incident in earlier)]
@@ -40,4 +43,5 @@ def ledger(attempt: Attempt, earlier: Sequence[Incident], *, fast_failure: float
         reasons=tuple(i.attribution.reason for i in restarted if i.attribution),
         fast_failures=fast,
         cluster_hour=cluster_hour,
+        user_hour=user_hour,
     )

@@ -129,6 +129,13 @@ RULES: Sequence[Rule] = (
         lambda c: f"{c.ledger.restarts_for(c.reason)} of {c.reason_budget} restarts used for {c.reason}",
     ),
     Rule(
+        "budget_user",
+        Verdict.STOP,
+        lambda c: c.ledger.user_hour >= c.config.settings.max_requeues_per_user_hour,
+        lambda c: f"{c.ledger.user_hour} of {c.config.settings.max_requeues_per_user_hour} restarts used by this user "
+        "within an hour",
+    ),
+    Rule(
         "budget_hour",
         Verdict.STOP,
         lambda c: c.ledger.cluster_hour >= c.config.settings.max_requeues_per_hour,

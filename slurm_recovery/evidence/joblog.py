@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from slurm_recovery.records import Gap, Source
 
+MAX_DESCRIPTORS = 4096
 _HEADER = struct.Struct("!QQQ")  # inode, size, offset of the first byte that follows
 _NOT_REGULAR = "not a regular file"
 _NOT_OWNER = "belongs to uid {found}, not to the job's uid {wanted}"
@@ -68,6 +69,9 @@ def _child(writing: int, path: str, user_id: int, limit: int, since: tuple[int, 
     """Reads and answers `+header data` or `-why`, then ends without running anything of the parent's."""
     answer = b"-the reader failed"
     try:
+        # What we inherited goes first: a child that hangs in the kernel must not keep the worker's lock.
+        os.closerange(3, writing)
+        os.closerange(writing + 1, MAX_DESCRIPTORS)
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         _become(user_id)
         answer = b"+" + _read(path, user_id, limit, *since)

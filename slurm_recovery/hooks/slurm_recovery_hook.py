@@ -2,13 +2,15 @@
 
 Standard library only; `srecover setup` copies this file beside the hooks. It runs as SlurmUser with a bare
 environment, for every job that ends, so it imports nothing that it does not need, never fails, and always
-exits 0. It is the watchdog too: whatever the worker does, the hook lets its job go after `watchdog` seconds.
+exits 0. It is the watchdog too: the work is a child's, and the hook lets its job go after `watchdog` seconds,
+whatever becomes of the worker, of the child, or of the file system under StateDir.
 
 An event is the hook's SLURM_* and SPANK_* environment as it is, NUL between the entries, and `argv=` lines.
 """
 
 import fcntl
 import os
+import select
 import sys
 import time
 
@@ -96,6 +98,7 @@ class Hook:
                     (os.POSIX_SPAWN_DUP2, log, 2),
                 ],
                 setsid=True,
+                setsigmask=(),  # slurmctld blocks SIGALRM and SIGTERM in its hooks, and the worker relies on both
             )
         finally:
             for handle in handles:
@@ -119,14 +122,32 @@ def open_standard_files() -> None:
 
 
 def run(step: str, settings: dict[str, object]) -> None:
-    """Run `job_end` or `node_down`; whatever happens, exit 0."""
+    """Run `job_end` or `node_down` in a child, wait for it, but not for longer than the watchdog; exit 0."""
     try:
         open_standard_files()
+        reading, writing = os.pipe()
+        if os.fork() == 0:
+            work(step, settings, writing)
+        os.close(writing)
+        patience = settings["watchdog"]
+        assert isinstance(patience, (int, float))
+        if select.select([reading], [], [], patience)[0]:
+            os.write(2, os.read(reading, 4096))
+    except BaseException:  # noqa: BLE001  # whatever it is, the job must end
+        pass
+    os._exit(0)
+
+
+def work(step: str, settings: dict[str, object], writing: int) -> None:
+    """The child: what goes wrong is said through the pipe, for slurmctld's log. Ends the process."""
+    try:
+        os.setsid()
+        nothing = os.open("/dev/null", os.O_RDWR)
+        for handle in (0, 1, 2):  # slurmctld waits for whoever holds these
+            os.dup2(nothing, handle)
         os.umask(0o077)
         getattr(Hook(**settings), step)()  # type: ignore[arg-type]  # written by srecover setup
     except BaseException as error:  # noqa: BLE001  # whatever it is, the job must end
-        try:  # noqa: SIM105  # contextlib would have to be imported
-            os.write(2, f"slurm_recovery: {step}: {type(error).__name__}: {error}\n".encode())
-        except OSError:
-            pass
-    os._exit(0)
+        os.write(writing, f"slurm_recovery: {step}: {type(error).__name__}: {error}\n".encode()[:4096])
+    finally:
+        os._exit(0)

@@ -73,7 +73,7 @@ class Spool:
 
     def waiting(self) -> bool:
         """Whether a hook has written since."""
-        return any(name.endswith(".event") for name in self._names())
+        return any(name.endswith(".event") and _NAME.fullmatch(name) for name in self._names())
 
     def done(self, event: Event) -> None:
         event.path.unlink(missing_ok=True)
@@ -128,10 +128,11 @@ class Spool:
 
     def _read(self) -> Iterator[Event]:
         for name in self._names():
-            match = _NAME.fullmatch(name)
+            match, path = _NAME.fullmatch(name), self.folder / name
             if not match:
+                if path.suffix == ".event":
+                    _rename(path, ".bad")
                 continue
-            path = self.folder / name
             try:
                 data = _read_regular(path)
             except FileNotFoundError:

@@ -15,9 +15,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from pathlib import Path
 from typing import Any
 
+from slurm_recovery.hostlist import expand, fold
 from slurm_recovery.slurm.dependency import names_job
 from slurm_recovery.slurm.errors import Refused, SlurmUnavailable, UnknownJob, from_text
-from slurm_recovery.slurm.hostlist import expand, fold
 from slurm_recovery.slurm.port import Job, Node, job_record
 
 Reader = Callable[[str], object]

@@ -96,6 +96,11 @@ class Job(Record):
         )
 
     @property
+    def held_by_people(self) -> bool:
+        """Held by `scontrol hold` or `uhold`; what a requeuehold leaves has another Reason."""
+        return self.pending and self.reason.lower().startswith("jobheld")
+
+    @property
     def launch_failed(self) -> bool:
         """Put back and held by Slurm itself, because a prolog or the launch failed."""
         return self.pending and self.reason.lower().startswith(LAUNCH_FAILED)

@@ -20,10 +20,10 @@ import contextlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
+from slurm_recovery.hostlist import expand
 from slurm_recovery.slurm.commands import Commands, node_state
 from slurm_recovery.slurm.dependency import names_job
 from slurm_recovery.slurm.errors import UnknownJob, from_text
-from slurm_recovery.slurm.hostlist import expand
 from slurm_recovery.slurm.port import ENDED, WAITING, Job, Node, job_record
 
 _FEW = 20  # up to so many jobs are loaded one by one, more of them in one answer with all

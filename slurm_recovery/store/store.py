@@ -119,7 +119,7 @@ class Store:
         earlier = _earlier(attempt)
         rows = self._database.run(lambda connection: connection.execute(earlier).all())
         keys = [row.id for row in _same_job(attempt, rows)]
-        found = {one.id: one for one in self._records(RECORD.where(INCIDENT.id.in_(keys)))}
+        found = {one.id: one for one in self._records(RECORD.where(INCIDENT.id.in_(keys)), skip=True)}
         return [found[key] for key in keys if key in found]
 
     def list(
@@ -154,8 +154,8 @@ class Store:
         rows = self._database.run(lambda connection: connection.execute(ordered).mappings().all())
         return [Step.model_validate(dict(row)) for row in rows]
 
-    def restarts_since(self, cluster: str, when: float) -> int:
-        """How many jobs we let start again on the cluster at `when` or later, by the audit."""
+    def restarts_since(self, cluster: str, when: float, *, user: str | None = None) -> int:
+        """How many jobs (of that user, or all) we let start again on the cluster at `when` or later, by the audit."""
         deeds = (
             select(func.count())
             .select_from(schema.step.join(schema.incident))
@@ -167,6 +167,8 @@ class Store:
                 STEP.time >= when,
             )
         )
+        if user is not None:
+            deeds = deeds.where(INCIDENT.user == column("user", user))
         return self._database.run(lambda connection: connection.execute(deeds).scalar_one())
 
     def purge(self, before: float) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import time
 from pathlib import Path
@@ -52,6 +53,38 @@ def test_the_watchdog_lets_the_job_go_when_nothing_answers(tmp_path: Path) -> No
     taken = seconds(str(hook), environment=failed)
     assert 0.9 < taken < 3
     assert (tmp_path / "started").read_text().count("\n") == 1 or taken >= 1
+
+
+def test_a_child_that_hangs_keeps_no_job_longer_than_the_watchdog(tmp_path: Path) -> None:
+    """As on a file system that no longer answers, where nothing ends the child."""
+    hook = installed(tmp_path)
+    failed = {"SLURM_JOB_ID": "7", "SLURM_JOB_EXIT_CODE2": "1:0"}
+    began = time.monotonic()
+    with subprocess.Popen([str(hook)], env=failed, stdout=subprocess.PIPE) as running:
+        children = Path(f"/proc/{running.pid}/task/{running.pid}/children")
+        child = 0
+        while not child and time.monotonic() < began + 1:
+            child = int((children.read_text().split() or ["0"])[0])
+        os.kill(child, signal.SIGSTOP)
+        try:
+            assert running.stdout is not None
+            assert running.stdout.read() == b""  # slurmctld waits for the end of this, too
+            assert running.wait(3) == 0
+        finally:
+            os.kill(child, signal.SIGKILL)
+    assert time.monotonic() - began < 2.5
+
+
+def test_the_worker_starts_with_no_signal_blocked(tmp_path: Path) -> None:
+    """slurmctld blocks SIGALRM, by which the kernel ends a worker that lives too long."""
+    hook = installed(tmp_path, worker=["/bin/sh", "-c", f"grep SigBlk /proc/$$/status > {tmp_path}/started"])
+    failed = {"SLURM_JOB_ID": "7", "SLURM_JOB_EXIT_CODE2": "1:0"}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM, signal.SIGTERM})
+    try:
+        subprocess.run([str(hook)], env=failed, check=True)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    assert int((tmp_path / "started").read_text().split()[1], 16) == 0
 
 
 def test_an_overdue_hold_starts_a_worker_even_after_a_good_job(tmp_path: Path) -> None:

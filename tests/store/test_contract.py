@@ -137,6 +137,14 @@ def test_list_filters_and_limits(store: Store, clock: Clock) -> None:
     assert store.list("mars", verdict=Verdict.STOP, user="bob") == [two]
 
 
+def test_restarts_of_one_user(store: Store) -> None:
+    for number, user in enumerate(("ada", "bob", "ada"), 1):
+        attempt = an_attempt(number).model_copy(update={"user": user})
+        store.save(an_incident(number).model_copy(update={"attempt": attempt}), a_release(100))
+    assert store.restarts_since("mars", 0) == 3
+    assert store.restarts_since("mars", 0, user="ada") == 2
+
+
 def test_only_releases_that_are_done_count(store: Store) -> None:
     store.save(an_incident(1), a_release(100), a_release(200), a_release(200.5, "failed"))
     store.save(an_incident(2), a_step(300, "intent", "requeue"), a_step(300, "outcome", "hold", result="done"))

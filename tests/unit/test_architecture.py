@@ -20,10 +20,10 @@ NAMES = {str(path.relative_to(PACKAGE)): path for path in FILES}
 
 PURE = ("detect", "attribute", "decide")
 # Whatever a pure module may import that is not ours. Nothing in it reads a file, a clock or a process by itself:
-# datetime and tomllib are looked at more closely below, ClusterShell.NodeSet folds and expands host lists.
+# datetime and tomllib are looked at more closely below.
 PURE_MAY = frozenset(
     "__future__ re math enum typing collections collections.abc dataclasses functools itertools bisect datetime "
-    "tomllib pydantic ClusterShell.NodeSet".split()
+    "tomllib pydantic itertools".split()
 )
 # What pure code must not reach through the modules of ours that it imports either.
 IMPURE = frozenset(
@@ -38,13 +38,14 @@ READS_A_FILE = frozenset("read_text read_bytes write_text write_bytes load iterd
 # Ours that each part may import. Parts that are not named here may import anything.
 OURS_MAY = {
     "records.py": (),
-    "detect": ("records", "detect"),
+    "hostlist.py": (),
+    "detect": ("records", "detect", "hostlist"),
     "attribute": ("records", "detect", "attribute"),
     "decide": ("records", "attribute", "decide", "config.settings", "slurm.port"),
-    "slurm": ("records", "slurm", "config.settings"),
+    "slurm": ("records", "slurm", "config.settings", "hostlist"),
     "evidence": ("records", "detect", "evidence", "config.signature_files"),
     "store": ("records", "store"),
-    "config": ("records", "config", "attribute.reasons", "detect.signature", "slurm.hostlist"),
+    "config": ("records", "config", "attribute.reasons", "detect.signature", "hostlist"),
     "hooks/__init__.py": (),
     "hooks/slurm_recovery_hook.py": (),
     "hooks/spool.py": (),
@@ -57,7 +58,7 @@ HOOKS = (
     REPOSITORY / "epilog/epilog_slurmctld",
     REPOSITORY / "epilog/node_down",
 )
-HOOKS_MAY = frozenset("sys os time fcntl slurm_recovery_hook".split())
+HOOKS_MAY = frozenset("sys os time fcntl select slurm_recovery_hook".split())
 
 
 class Import(NamedTuple):

@@ -40,6 +40,7 @@ def with_attempt(**more: object) -> Attempt:
         ("reason_stops", Verdict.STOP, case(IMPORT)),
         ("budget_job", Verdict.STOP, case(ledger=Ledger(("a", "b", "c")))),
         ("budget_reason", Verdict.STOP, case(UNKNOWN, ledger=Ledger(("unknown",)))),
+        ("budget_user", Verdict.STOP, case(ledger=Ledger(user_hour=20, cluster_hour=60))),
         ("budget_hour", Verdict.STOP, case(ledger=Ledger(cluster_hour=60))),
         ("exclude", Verdict.REQUEUE_EXCLUDE, case()),
         ("restart", Verdict.REQUEUE, case(UNKNOWN)),

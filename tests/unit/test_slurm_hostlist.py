@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_recovery.slurm.hostlist import MAX_HOSTS, HostlistError, expand, fold
+from slurm_recovery.hostlist import MAX_HOSTS, HostlistError, expand, fold
 
 NAMES = st.lists(st.from_regex(r"[a-z][a-z-]{0,5}[0-9]{1,4}(\.[a-z]{1,3})?", fullmatch=True), max_size=40)
 
@@ -91,3 +91,37 @@ def test_only_names_are_folded(name: str) -> None:
 def test_folding_sorts_and_drops_doubles() -> None:
     assert fold(["n2", "n1", "n2", "n10"]) == "n[1-2,10]"
     assert fold([]) == ""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "n[-9000000-1]",
+        "n44444[7-49999999]",
+        "[1,5]n9,[1-9999]n[1-9999]",
+        "n[1-999999999]",
+        "n[1-300][1-300]",
+        "n[0-9]" * 9,
+        ",".join(["n[1-60000]"] * 9),
+        "n[" + "1," * 100_000 + "1]" + "x[1-2]" * 20,
+    ],
+)
+def test_a_bomb_costs_next_to_nothing(text: str) -> None:
+    began = time.perf_counter()
+    with pytest.raises(HostlistError):
+        expand(text)
+    assert time.perf_counter() - began < 0.5
+
+
+def test_a_long_list_is_read_in_linear_time() -> None:
+    names = [f"n{number}" for number in range(60_000)]
+    began = time.perf_counter()
+    assert expand(",".join(names)) == tuple(names)
+    assert time.perf_counter() - began < 2
+
+
+def test_brackets_beside_digits_and_several_brackets() -> None:
+    assert expand("n4[07-09]") == ("n407", "n408", "n409")
+    assert expand("r[1-2]n[1,3]-ib") == ("r1n1-ib", "r1n3-ib", "r2n1-ib", "r2n3-ib")
+    assert expand("n[098-101]") == ("n098", "n099", "n100", "n101")
+    assert expand("n[1-2],n2,m") == ("n1", "n2", "m")
