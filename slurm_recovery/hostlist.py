@@ -51,6 +51,8 @@ def _names(item: str, most: int) -> Iterator[str]:
     """The names of one item such as `gpu[01-04,7]-ib`."""
     if not _ITEM.fullmatch(item):
         raise HostlistError(f"not a host list: {item[:60]!r}")
+    if item.count(",") > most:
+        raise HostlistError(f"too many hosts: {item[:60]!r}")
     parts = [_spans(ranges) if ranges else [plain] for ranges, plain in _PART.findall(item)]
     count = 1
     for part in parts:

@@ -38,7 +38,7 @@ def test_help_is_there_in_a_moment() -> None:
         begin = time.monotonic()
         assert start("--help").returncode == 0
         taken.append(time.monotonic() - begin)
-    assert min(taken) < 0.6
+    assert min(taken) < 2  # 0.25 s on an idle core of 2024
 
 
 def test_help_imports_neither_the_database_nor_the_rules() -> None:

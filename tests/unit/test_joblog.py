@@ -77,7 +77,7 @@ def test_a_fifo_does_not_hang(folder: Path) -> None:
     os.chown(fifo, NOBODY, NOBODY)
     began = time.monotonic()
     assert why(read(fifo)) == "not a regular file"
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 1.9
 
 
 @pytest.mark.parametrize("device", ["/dev/zero", "/dev/null", "/dev/full"])
@@ -103,7 +103,7 @@ def test_a_terabyte_is_read_at_its_end_only(folder: Path) -> None:
         file.write(b"the end\n")
     began = time.monotonic()
     answer = read(log)
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 1.9
     assert isinstance(answer, LogTail)
     assert len(answer.data) == LIMIT
     assert answer.data.endswith(b"\0the end\n")
