@@ -186,8 +186,7 @@ def test_one_record_that_cannot_be_read_does_not_hide_the_others(store: Store, p
     assert store.list() == store.open_incidents("mars") == [good]
     with pytest.raises(StoreCorrupt, match=f"the record of incident {bad.id} cannot be read"):
         store.get(bad.id)
-    with pytest.raises(StoreCorrupt):
-        store.history(an_attempt(1, start=2000, restarts=1))
+    assert store.history(an_attempt(1, start=2000, restarts=1)) == []
 
 
 def test_a_schema_of_a_later_release(store: Store, path: Path) -> None:
