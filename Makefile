@@ -11,11 +11,11 @@ export PYTHON
 .PHONY: demo test lint test-unit test-store test-cluster test-releases bench manual clean
 
 # `make demo` installs what is missing, boots a private cluster and shows a failed job come back.
-demo: packages $(VENV)/installed
+demo: root packages $(VENV)/installed
 	@$(RUN) -m tests.demo
 
 # `make test` runs all tests of this machine's Slurm release.
-test: packages-test lint test-unit test-store test-cluster
+test: root packages-test lint test-unit test-store test-cluster
 
 lint: $(VENV)/installed
 	$(VENV)/bin/ruff check slurm_recovery tests epilog setup.py
@@ -27,16 +27,16 @@ test-unit: $(VENV)/installed
 test-store: packages-test $(VENV)/installed
 	$(RUN) -m pytest -q -n $(JOBS) --dist loadfile tests/store
 
-test-cluster: packages $(VENV)/installed
+test-cluster: root packages $(VENV)/installed
 	$(RUN) -m pytest -q --durations=8 -n $(JOBS) --dist loadfile -m "not timing" tests/cluster
 	$(RUN) -m pytest -q --durations=8 -m timing -s tests/cluster
 
 # The cluster tests on other Slurm releases, each in a folder made by debootstrap: SUITES="trixie testing".
-test-releases: packages-releases
+test-releases: root packages-releases
 	tests/releases.sh $(SUITES)
 
 # Figures, printed: restart time against Slurm's own, the hook's cost.
-bench: packages $(VENV)/installed
+bench: root packages $(VENV)/installed
 	$(RUN) -m tests.bench
 
 # The pages and samples that are made from the code.
@@ -44,7 +44,9 @@ manual: $(VENV)/installed
 	$(RUN) -m slurm_recovery.cli.main manual --output conf/man
 	$(RUN) -m slurm_recovery.cli.main config --sample > conf/recovery.conf.example
 
-.PHONY: packages packages-test packages-releases
+.PHONY: root packages packages-test packages-releases
+root:
+	@[ "$$(id -u)" = 0 ] || { echo "make: run this as root: it boots Slurm's daemons in a folder of its own" >&2; exit 1; }
 packages:
 	@tests/install_packages.sh
 packages-test:

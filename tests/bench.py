@@ -121,7 +121,7 @@ def main() -> int:
         with PrivateCluster() as cluster:
             site = Site(cluster, {"Backoff": "0"})
             site.install()
-            print(f"Slurm {'.'.join(map(str, cluster.version))}, four nodes on loopback; two minutes ...", flush=True)
+            print(f"Slurm {cluster.release}, four nodes on loopback; two minutes ...", flush=True)
             print(restart_report(*restart_times(site)))
     except ClusterUnavailable as error:
         print(f"bench: {error}", file=sys.stderr)

@@ -93,7 +93,7 @@ def main() -> int:
     try:
         with PrivateCluster() as cluster:
             site = Site(cluster)
-            print(f"Slurm {'.'.join(map(str, cluster.version))} in {cluster.folder}\n\n$ srecover setup")
+            print(f"Slurm {cluster.release} in {cluster.folder}\n\n$ srecover setup")
             print(site.install())
             act(site)
             observe(site)

@@ -151,6 +151,12 @@ class PrivateCluster:
         return self._folder
 
     @property
+    def release(self) -> str:
+        """As Slurm writes it: 22.05.8."""
+        major, minor, *rest = self.version
+        return ".".join([str(major), f"{minor:02}", *map(str, rest)])
+
+    @property
     def slurm_conf(self) -> Path:
         return self.folder / "slurm.conf"
 

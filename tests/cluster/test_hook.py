@@ -56,7 +56,7 @@ def test_the_watchdog_lets_the_job_go_when_nothing_answers(tmp_path: Path) -> No
 
 
 def at_work(hook: int) -> int:
-    """The pid of the hook's child, once it has let go of the hook's output and written its event."""
+    """The pid of the hook's child, once it has let go of the hook's output."""
     children = Path(f"/proc/{hook}/task/{hook}/children")
     until = time.monotonic() + 5
     while time.monotonic() < until:
