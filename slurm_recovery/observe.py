@@ -138,7 +138,7 @@ class Observer:
             else:
                 first = first or tail
                 evidence += scan(tail.data, signatures=self.signatures, source=Source.JOB_LOG, path=_short(path))
-        down = (node for node in attempt.nodes if node in gone_down or (node in nodes and nodes[node].unusable))
+        down = (node for node in attempt.nodes if node in gone_down or (node in nodes and nodes[node].down))
         return Observation(
             attempt=attempt,
             evidence=within(evidence, EVIDENCE_BYTES),

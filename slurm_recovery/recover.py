@@ -117,7 +117,7 @@ class Recovery:
         A requeue now keeps the dependents waiting; one after the job's end would break their chain.
         """
         attempt = incident.attempt
-        if not job.completing or turn.down(attempt) or not self.slurm.dependents(job):
+        if not job.completing or not turn.all_up(attempt) or not self.slurm.dependents(job):
             return
         definite = attempt.model_copy(update={"state": "FAILED"})
         decision = self._judge.judge(incident, definite, turn, requeued=None).decision

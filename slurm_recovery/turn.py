@@ -46,11 +46,15 @@ class Turn:
         return frozenset(name for name, when in self.downs if when >= begin)
 
     def down(self, attempt: Attempt) -> frozenset[str]:
-        """Nodes of the attempt of which no orderly end is to be had."""
+        """Nodes of the attempt that are down."""
         gone = self.gone_down(attempt)
         return frozenset(
-            name for name in attempt.nodes if name in gone or name not in self.nodes or self.nodes[name].unusable
+            name for name in attempt.nodes if name in gone or name not in self.nodes or self.nodes[name].down
         )
+
+    def all_up(self, attempt: Attempt) -> bool:
+        """Whether an orderly end is to be had of every node of the attempt."""
+        return not self.down(attempt) and not any(self.nodes[name].unusable for name in attempt.nodes)
 
 
 def downs(events: Iterable[Event]) -> list[tuple[str, float]]:

@@ -171,7 +171,7 @@ def _hook_line(there: Installation) -> Iterator[Problem]:
     """Whether slurmctld runs our hook, itself or from the site's own script, and has done so since setup."""
     hook = there.hook_dir / "epilog_slurmctld"
     running = there.cluster.config.get("epilogslurmctld", "")
-    if str(hook) not in running and not _calls(Path(running), hook):
+    if str(hook) not in running and not any(_calls(Path(script), hook) for script in running.split(",")):
         what = f"EpilogSlurmctld={running} does not call our hook" if running else "EpilogSlurmctld is not set"
         hint = f"EpilogSlurmctld={hook} in slurm.conf, or call it from your script; restart slurmctld"
         yield Problem("error", what, hint)

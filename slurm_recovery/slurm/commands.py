@@ -107,7 +107,10 @@ class Commands:
 
     def config(self) -> Mapping[str, str]:
         pairs = (line.partition("=") for line in self._run("scontrol", "show", "config").splitlines() if "=" in line)
-        found = {key.strip().lower(): _setting(value.strip()) for key, _, value in pairs}
+        found: dict[str, str] = {}
+        for key, _, value in pairs:  # 25.11 and later print a hook that may be given several times as Key[0], Key[1]
+            name = key.strip().lower().partition("[")[0]
+            found[name] = ",".join(filter(None, (found.get(name), _setting(value.strip()))))
         self._expedites = _EXPEDITE in found.get("slurmctldparameters", "").lower()
         return found
 

@@ -147,6 +147,11 @@ class Node(Record):
         return bool(self.state & UNUSABLE)
 
     @property
+    def down(self) -> bool:
+        """Down for sure. One that is only not responding may have been resumed a moment ago and not pinged since."""
+        return bool(self.state & (UNUSABLE - {"NOT_RESPONDING", "UNKNOWN"}))
+
+    @property
     def away(self) -> bool:
         """Not able to start a job now or soon: down, drained or reserved for maintenance."""
         return bool(self.state & AWAY)
