@@ -43,7 +43,9 @@ class Turn:
     def gone_down(self, attempt: Attempt) -> frozenset[str]:
         """Nodes that went down when the attempt ended or later; one that did so before had nothing to do with it."""
         begin = (attempt.end_time or 0.0) - CLOCK_SLACK
-        return frozenset(name for name, when in self.downs if when >= begin)
+        told = {name for name, when in self.downs if when >= begin and name in self.nodes}
+        # strigger tells up to 15 s late: of a node that is well again by now it may tell an older story.
+        return frozenset(name for name in told if self.nodes[name].unusable)
 
     def down(self, attempt: Attempt) -> frozenset[str]:
         """Nodes of the attempt that are down."""

@@ -40,6 +40,9 @@ def cluster() -> Iterator[PrivateCluster]:
         yield booted
 
 
+pytestmark = pytest.mark.timing  # alone: any other test cleans up dead clusters, too
+
+
 def naming(folder: Path) -> list[int]:
     """Every process that names the folder, found in another way than the cluster's own."""
     word = os.fsencode(folder)
