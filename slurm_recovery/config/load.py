@@ -16,7 +16,6 @@ from slurm_recovery.hostlist import HostlistError, expand
 
 S = TypeVar("S", bound=Section)
 
-DEFAULT_PATH = Path("/etc/slurm/recovery.conf")
 
 
 def load(path: Path) -> Config:

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 import typer
 
+from slurm_recovery.cli.common import DEFAULT_CONF
 from slurm_recovery.cli.declarations import declared, every_key
 from slurm_recovery.cli.main import COMMANDS, app
-from slurm_recovery.config.load import DEFAULT_PATH, load
+from slurm_recovery.config.load import load
 from slurm_recovery.config.settings import Policy, Settings
 from slurm_recovery.hooks.install import DEFAULT_HOOK_DIR, HOOKS, slurm_conf_lines, trigger_arguments
 
@@ -104,7 +105,7 @@ def test_the_defaults_that_are_named_are_the_defaults() -> None:
 
 def test_the_places_that_are_named_are_the_places() -> None:
     assert all(f"`{hook}`" in README for hook in HOOKS)
-    for path in (DEFAULT_PATH, DEFAULT_HOOK_DIR, Settings().state_dir):
+    for path in (DEFAULT_CONF, DEFAULT_HOOK_DIR, Settings().state_dir):
         assert str(path) in README
 
 
