@@ -245,7 +245,7 @@ class PrivateCluster:
         """One node, as sinfo has it."""
         return node_rows(self.run, f"--nodes={name}")[0]
 
-    def wait(self, job: Job, *states: str, timeout: float = 30) -> dict[str, str]:
+    def wait(self, job: Job, *states: str, timeout: float = 60) -> dict[str, str]:
         """Wait until the job is in one of the states (none named: in any state that is over) and give its record."""
         wanted = states or FINAL_STATES
 
@@ -255,7 +255,7 @@ class PrivateCluster:
 
         return self.wait_for(in_state, timeout=timeout, what=f"job {job} to be {' or '.join(wanted)}")
 
-    def wait_for(self, predicate: Callable[[], T | None], timeout: float = 30, what: str = "something") -> T:
+    def wait_for(self, predicate: Callable[[], T | None], timeout: float = 60, what: str = "something") -> T:
         """Call `predicate` until it gives something true, and give that.
 
         Raises ClusterError with squeue and the end of slurmctld's log after `timeout` seconds.

@@ -80,7 +80,7 @@ class Site:
         lines = self.cluster.slurm_conf.read_text().splitlines()
         return next(line.partition("=")[2] for line in lines if line.startswith("ClusterName="))
 
-    def wait_stage(self, job: int | str, *stages: Stage, timeout: float = 30) -> Incident:
+    def wait_stage(self, job: int | str, *stages: Stage, timeout: float = 60) -> Incident:
         """The job's newest incident, once it is in one of the stages."""
 
         def found() -> Incident | None:

@@ -84,12 +84,11 @@ def one_crash(site: Site, when: str, trace: str, dependents: bool) -> str:
     job = cluster.sbatch("--output=/dev/null", script='sleep 0.3; test "${SLURM_RESTART_COUNT:-0}" != 0')
     successor = cluster.sbatch(f"--dependency=afterok:{job}", "--output=/dev/null", script="true") if dependents else 0
     cluster.wait_for(lambda: cluster.show(job)["State"] not in ("RUNNING", "CONFIGURING"), what="the failure")
-    cluster.wait_for(lambda: site.worker_is_gone(job), timeout=20, what="the worker's death")
+    cluster.wait_for(lambda: site.worker_is_gone(job), what="the worker's death")
     (site.state / "crash").unlink()
     site.sweep()
     record = cluster.wait_for(
         lambda: site.swept() and cluster.show(job)["State"] in ("COMPLETED", "FAILED") and cluster.show(job),
-        timeout=20,
         what=f"job {job} to be over",
     )
     told = f"{when} {trace} dependents={dependents}: job {job} {record['State']} Restarts={record['RestartCnt']}"
@@ -99,5 +98,5 @@ def one_crash(site: Site, when: str, trace: str, dependents: bool) -> str:
         return f"{told}: left over: {left}"
     if dependents and record["State"] == "FAILED":
         cluster.run("scancel", str(successor))
-    cluster.wait_for(site.swept, timeout=20, what="an empty spool")  # the good end has left an event, too
+    cluster.wait_for(site.swept, what="an empty spool")  # the good end has left an event, too
     return ""

@@ -49,7 +49,7 @@ def test_a_node_that_dies(site: Site) -> None:
     for each in (job, never):
         assert "n3" in expand(cluster.wait(each, "RUNNING")["NodeList"])
     cluster.kill_slurmd("n3")
-    cluster.wait(successor, "COMPLETED", timeout=60)
+    cluster.wait(successor, "COMPLETED")
     assert reason(ran_without("n3", site, job)) == "node_fail"
     left = closed(site, never)
     assert (left.stage, basis(left), cluster.show(never)["State"]) == (Stage.LEFT, "no_requeue", "NODE_FAIL")
@@ -115,7 +115,7 @@ def test_a_prolog_that_fails_everywhere_ends_by_the_budget(site: Site) -> None:
         site.sweep()
         return bool(site.incidents(job)) and site.incidents(job)[0].stage is Stage.STOPPED
 
-    cluster.wait_for(stopped, timeout=60, what="the budget to end it")
+    cluster.wait_for(stopped, what="the budget to end it")
     newest, *earlier = site.incidents(job)
     assert basis(newest).startswith("budget")
     assert len(earlier) == 3

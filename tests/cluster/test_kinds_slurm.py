@@ -115,8 +115,8 @@ def test_an_expedited_requeue_is_left_to_slurm(site: Site) -> None:
 def test_time_limit(site: Site, limited: list[int]) -> None:
     cluster = site.cluster
     again, last = limited
-    cluster.wait(last, "TIMEOUT", timeout=60)
-    cluster.wait(again, "TIMEOUT", timeout=60)
+    cluster.wait(last, "TIMEOUT")
+    cluster.wait(again, "TIMEOUT")
     site.sweep()
     cluster.wait(again, "COMPLETED")
     assert (reason(closed(site, again)), basis(closed(site, again))) == ("time_limit", "restart")

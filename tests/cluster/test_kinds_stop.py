@@ -118,7 +118,7 @@ def test_delays_grow_with_each_failure_in_a_row(site: Site, failing: int) -> Non
             site.sweep()
         return bool(found) and found[0].stage is Stage.STOPPED
 
-    site.cluster.wait_for(ended, timeout=60, what="the last failure")
+    site.cluster.wait_for(ended, what="the last failure")
     *_, first = attempts = site.incidents(failing)
     delays = [one.decision.delay for one in reversed(attempts) if one.decision]
     assert delays == [2, 4, 8, 0]

@@ -12,8 +12,8 @@ def test_a_training_job_resumes_without_the_bad_node_and_its_successor_runs(site
     cluster = site.cluster
     job = site.train(trainer="--fail-node n2", name="chained")
     successor = cluster.sbatch(f"--dependency=afterok:{job}", "--output=/dev/null", script="true")
-    cluster.wait(job, "COMPLETED", timeout=40)
-    cluster.wait(successor, "COMPLETED", timeout=20)
+    cluster.wait(job, "COMPLETED")
+    cluster.wait(successor, "COMPLETED")
     incident = site.wait_stage(job, *DONE)
     assert incident.stage is Stage.RUNNING
     assert incident.attribution is not None
@@ -32,10 +32,10 @@ def test_a_training_job_resumes_without_the_bad_node_and_its_successor_runs(site
 def test_without_dependents_the_job_runs_again_within_seconds(site: Site) -> None:
     cluster = site.cluster
     job = site.train(trainer="--fail-node n3", name="alone")
-    incident = site.wait_stage(job, *DONE, timeout=30)
+    incident = site.wait_stage(job, *DONE)
     assert incident.stage is Stage.RUNNING
     assert incident.times["running"] - incident.times["ended"] <= 5
-    cluster.wait(job, "COMPLETED", timeout=30)
+    cluster.wait(job, "COMPLETED")
     assert cluster.show(job)["ExcNodes"] == "n3"
 
 
@@ -53,7 +53,6 @@ def test_unknown_failure_restarts_once_and_then_stops(site: Site) -> None:
     job = site.cluster.sbatch(script="exit 1")
     site.cluster.wait_for(
         lambda: len(site.incidents(job)) == 2 and site.incidents(job)[0].stage is Stage.STOPPED,
-        timeout=30,
         what="a second incident that stops",
     )
     newest, first = site.incidents(job)
@@ -86,7 +85,7 @@ def test_the_users_own_exclusion_stays(site: Site) -> None:
     cluster = site.cluster
     job = site.train("--exclude=n4", trainer="--fail-node n1", name="union", nodes=2)
     site.wait_stage(job, *DONE)
-    cluster.wait(job, "COMPLETED", timeout=30)
+    cluster.wait(job, "COMPLETED")
     assert cluster.show(job)["ExcNodes"] == "n[1,4]"
 
 
@@ -95,4 +94,4 @@ def test_an_exclusion_that_leaves_too_few_nodes_is_left_out(site: Site) -> None:
     incident = site.wait_stage(job, *DONE)
     assert incident.stage is Stage.RUNNING
     assert any("left out: n2 (too few other nodes" in step.detail for step in site.store().steps(incident.id))
-    site.cluster.wait(job, "COMPLETED", timeout=30)
+    site.cluster.wait(job, "COMPLETED")

@@ -108,6 +108,7 @@ def jobs(cluster: PrivateCluster) -> Jobs:
     nasty_folder = cluster.work / "w ExcNodeList=n4;$(touch pwned)\n'"
     nasty_folder.mkdir()
     deep = "d" * 190
+    started = cluster.work / "started"
     ids = {
         "running": cluster.sbatch(
             "-N2", "-w", "n1", "-x", "n4", "-C", "a", "--requeue", "-J", "run", "--comment=why not",
@@ -120,7 +121,7 @@ def jobs(cluster: PrivateCluster) -> Jobs:
         "exit 255": cluster.sbatch(script="exit 255"),
         "signal 9": cluster.sbatch(script="kill -9 $$"),
         "completed": cluster.sbatch("-w", "n2", script="srun sh -c 'exit 130'; exit 0"),
-        "cancelled": cluster.sbatch(script=f"exec {SLEEP}"),
+        "cancelled": cluster.sbatch("-o", "/dev/null", script=f": >{started}; exec {SLEEP}"),
         "array": cluster.sbatch("--array=0-3%2", script=SLEEP),
         "het": het(cluster, SLEEP, "-xn4", ":", "-xn3", "-N2"),
         "forged": held("-J", FORGED, "--comment", FORGED, "-o", f"/tmp/{FORGED}"),
@@ -130,7 +131,7 @@ def jobs(cluster: PrivateCluster) -> Jobs:
         "bytes": held("-J", "caf\udce9", "--comment", "na\udcefve", "-o", "/tmp/\udcff"),
         "none": held("-J", "None", "--comment", "N/A"),
     }  # fmt: skip
-    cluster.wait(ids["cancelled"], "RUNNING")
+    cluster.wait_for(started.exists)  # RUNNING alone is too early: a script that has not begun is ended by SIGKILL
     cluster.run("scancel", str(ids["cancelled"]))
     cluster.run("salloc", "-n1", "--no-shell", "-J", "talk")
     ids["interactive"] = next(int(row["JobID"]) for row in cluster.records() if row["Name"] == "talk")

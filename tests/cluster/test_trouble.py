@@ -96,17 +96,17 @@ def test_the_job_ends_as_usual_and_a_sweep_restarts_it(site: Site, trouble: Trou
         assert time.monotonic() - began < WATCHDOG + 4
         cluster.wait_for(lambda: site.worker_is_gone(job), what="the worker's end")
         assert cluster.show(job)["RestartCnt"] == "0"
-    cluster.wait(successor, "COMPLETED", timeout=20)
-    cluster.wait_for(site.swept, timeout=30, what="nothing left to do")
-    record = cluster.wait(job, "COMPLETED", timeout=20)
+    cluster.wait(successor, "COMPLETED")
+    cluster.wait_for(site.swept, what="nothing left to do")
+    record = cluster.wait(job, "COMPLETED")
     assert record["RestartCnt"] == "1"
-    cluster.wait_for(site.swept, timeout=30, what="an empty spool")
+    cluster.wait_for(site.swept, what="an empty spool")
 
 
 def test_a_missing_spool_is_made_again(site: Site) -> None:
     shutil.rmtree(site.state / "spool")
     job = site.cluster.sbatch("--output=/dev/null", script=FAILS_ONCE)
-    assert site.cluster.wait(job, "COMPLETED", timeout=30)["RestartCnt"] == "1"
+    assert site.cluster.wait(job, "COMPLETED")["RestartCnt"] == "1"
 
 
 def test_a_spool_that_cannot_be_written_harms_no_job(site: Site) -> None:
@@ -114,7 +114,7 @@ def test_a_spool_that_cannot_be_written_harms_no_job(site: Site) -> None:
     spool.rename(site.state / "away")
     spool.write_text("a file, not a folder")
     job = site.cluster.sbatch("--output=/dev/null", script=FAILS_ONCE)
-    site.cluster.wait(job, "FAILED", timeout=20)
+    site.cluster.wait(job, "FAILED")
     spool.unlink()
     (site.state / "away").rename(spool)
     site.sweep()
@@ -127,7 +127,7 @@ def test_the_package_gone_harms_no_job(site: Site) -> None:
     shutil.move(site.hooks / "__pycache__", site.hooks / "hidden_cache")
     try:
         job = site.cluster.sbatch("--output=/dev/null", script=FAILS_ONCE)
-        site.cluster.wait(job, "FAILED", timeout=20)
+        site.cluster.wait(job, "FAILED")
     finally:
         hidden.rename(module)
         shutil.move(site.hooks / "hidden_cache", site.hooks / "__pycache__")
@@ -137,11 +137,11 @@ def test_slurmctld_stopped_and_started_in_the_middle(site: Site) -> None:
     cluster = site.cluster
     job = cluster.sbatch("--output=/dev/null", script=FAILS_ONCE)
     successor = cluster.sbatch(f"--dependency=afterok:{job}", "--output=/dev/null", script="true")
-    cluster.wait(job, "COMPLETING", timeout=20)
+    cluster.wait(job, "COMPLETING")
     cluster.stop_slurmctld()
     cluster.start_slurmctld()
-    cluster.wait_for(site.swept, timeout=60, what="nothing left to do")
-    assert cluster.wait(job, "COMPLETED", timeout=40)["RestartCnt"] == "1"
+    cluster.wait_for(site.swept, what="nothing left to do")
+    assert cluster.wait(job, "COMPLETED")["RestartCnt"] == "1"
     # A slurmctld that stops kills its hooks, and 26.05 does not run them again: the chain may be lost.
     cluster.run("scancel", str(successor))
     assert len([one for one in site.incidents(job) if one.decision and one.decision.verdict.restarts]) == 1
@@ -151,7 +151,7 @@ def test_the_store_gone_for_good_releases_what_we_hold(site: Site) -> None:
     """A hold whose record is lost is released by its mark, once HoldTimeout is over."""
     cluster = site.cluster
     job = cluster.sbatch("--output=/dev/null", "--comment=recovery=off", script=FAILS_ONCE)
-    cluster.wait(job, "FAILED", timeout=20)
+    cluster.wait(job, "FAILED")
     site.wait_stage(job, *ENDS)
     cluster.run("scontrol", "requeuehold", str(job))
     mark = site.state / "holds" / str(job)
