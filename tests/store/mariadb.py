@@ -31,7 +31,10 @@ class Server:
 
     def __enter__(self) -> Server:
         user = ["--user=root"] if os.geteuid() == 0 else []
-        self._common = ["--no-defaults", f"--datadir={self.folder}/data", *user, *self.options]
+        scratch = self.folder / "tmp"  # of its own: servers that are installed side by side in /tmp take each other's
+        scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folders = [f"--datadir={self.folder}/data", f"--tmpdir={scratch}"]
+        self._common = ["--no-defaults", *folders, *user, *self.options]
         install = [program("mariadb-install-db"), *self._common, "--auth-root-authentication-method=normal"]
         done = subprocess.run([*install, "--skip-test-db"], capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stdout + done.stderr
