@@ -66,7 +66,7 @@ def nap() -> str:
 
 def none_left(look: Callable[[], list[int]]) -> list[int]:
     """What is still there after a while. (Another test may be cleaning up the same dead cluster just now.)"""
-    until = time.monotonic() + 5
+    until = time.monotonic() + 30
     while (found := look()) and time.monotonic() < until:
         time.sleep(0.05)
     return found
@@ -152,7 +152,7 @@ def test_a_node_dies_with_its_steps_and_comes_back(cluster: PrivateCluster, nap:
     cluster.wait_for(lambda: len(sleepers(nap)) == 2, what="a task on each node")
     cluster.kill_slurmd("n4")
     assert cluster.daemon_pid("n4") == 0
-    cluster.wait_for(lambda: len(sleepers(nap)) == 1, timeout=2, what="the task on n4 to be gone, and only that")
+    cluster.wait_for(lambda: len(sleepers(nap)) == 1, what="the task on n4 to be gone, and only that")
     cluster.start_slurmd("n4")
     cluster.run("scancel", str(job))
     cluster.wait(job)
