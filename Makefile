@@ -8,7 +8,7 @@ SUITES ?= testing
 JOBS ?= 3
 export PYTHON
 
-.PHONY: demo test lint test-unit test-store test-cluster test-releases bench manual clean
+.PHONY: demo test lint test-unit test-store test-cluster test-releases bench fuzz manual clean
 
 # `make demo` installs what is missing, boots a private cluster and shows a failed job come back.
 demo: root packages $(VENV)/installed
@@ -35,16 +35,22 @@ test-cluster: root packages $(VENV)/installed
 test-releases: root packages-releases
 	tests/releases.sh $(SUITES)
 
-# Figures, printed: restart time against Slurm's own, the hook's cost.
-bench: root packages $(VENV)/installed
+# Figures, printed: restart time against Slurm's own, the hook's cost, the scanner's speed, how often answers are right.
+bench: root packages packages-bench $(VENV)/installed
 	$(RUN) -m tests.bench
+
+# Attacks on scanner and judgement, for SECONDS. Needs atheris's wheel (x86_64).
+SECONDS ?= 300
+fuzz: $(VENV)/installed
+	$(RUN) -m pip install -q --disable-pip-version-check 'atheris>=3,<4'
+	$(RUN) -m tests.fuzz $(SECONDS)
 
 # The pages and samples that are made from the code.
 manual: $(VENV)/installed
 	$(RUN) -m slurm_recovery.cli.main manual --output conf/man
 	$(RUN) -m slurm_recovery.cli.main config --sample > conf/recovery.conf.example
 
-.PHONY: root packages packages-test packages-releases
+.PHONY: root packages packages-test packages-releases packages-bench
 root:
 	@[ "$$(id -u)" = 0 ] || { echo "make: run this as root: it boots Slurm's daemons in a folder of its own" >&2; exit 1; }
 packages:
@@ -53,6 +59,8 @@ packages-test:
 	@tests/install_packages.sh test
 packages-releases:
 	@tests/install_packages.sh releases
+packages-bench:
+	@tests/install_packages.sh bench
 
 $(VENV)/installed: setup.py pyproject.toml slurm_recovery/VERSION | packages
 	$(PYTHON) -m venv $(VENV)

@@ -6,20 +6,25 @@ Reads only. Whatever cannot be had becomes a Gap in the observation.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
+from slurm_recovery.attribute.dump_rows import may_speak
 from slurm_recovery.config.settings import Settings
 from slurm_recovery.detect.scan import scan
 from slurm_recovery.detect.signature import Signature
-from slurm_recovery.evidence.joblog import LogTail, read_tail
+from slurm_recovery.evidence.joblog import Bounds, JobLog, open_log
 from slurm_recovery.evidence.paths import log_paths
+from slurm_recovery.evidence.pieces import side_by_side
+from slurm_recovery.evidence.trace_dumps import Traces, read_traces
 from slurm_recovery.hooks.spool import Event
 from slurm_recovery.hostlist import HostlistError, expand
 from slurm_recovery.records import Attempt, Evidence, Gap, Incident, Observation, Role, Source
 from slurm_recovery.slurm.port import Job, Node
 
-EVIDENCE_BYTES = 256 << 10  # of one attempt's evidence on record
+EVIDENCE_BYTES = 1 << 20  # of one attempt's evidence on record
+LOG_TAIL = 1 << 20  # of a log's end: read first, for whatever lies before it may take too long
 TEXT = 4096  # characters of a user's text on record
 
 # slurm.h: the reason that slurmctld gives a node whose prolog failed, "Prolog error"; 23.11 and later may
@@ -46,14 +51,16 @@ def attempt_of(event: Event, job: Job | None, components: Iterable[Job], cluster
         return told.model_copy(update=known)
     parts = [job, *components]
     worst = _worst(parts)
+    # While COMPLETING, Slurm takes each node off the list as its epilog ends: the hook's list is whole.
+    nodes = tuple(dict.fromkeys([*told.nodes, *(node for part in parts for node in part.nodes)]))
     return told.model_copy(
         update=_lasting(job)
         | {
             "restart_count": job.restart_count,
             "start_time": job.start_time,
             "end_time": max((p.end_time for p in parts if p.end_time), default=told.end_time),
-            # While COMPLETING, Slurm takes each node off the list as its epilog ends: the hook's list is whole.
-            "nodes": tuple(dict.fromkeys([*told.nodes, *(node for part in parts for node in part.nodes)])),
+            "nodes": nodes,
+            "ntasks_per_node": _tasks_per_node(parts, len(nodes)),
             "state": worst.state if worst.ended else "",
             "reason": worst.reason,
             "exit_code": worst.exit_code or told.exit_code,
@@ -62,6 +69,19 @@ def attempt_of(event: Event, job: Job | None, components: Iterable[Job], cluster
             "excluded_nodes": job.excluded_nodes,
         }
     )
+
+
+def _tasks_per_node(parts: Sequence[Job], nodes: int) -> int | None:
+    """How many tasks each node was given, where that is the same for all and certain.
+
+    Without --ntasks-per-node Slurm deals tasks out by free processors, but no node goes without one.
+    """
+    job = parts[0]
+    if len(parts) > 1 or job.het_job_id is not None:
+        return None
+    if job.ntasks_per_node:
+        return job.ntasks_per_node
+    return job.num_tasks // max(nodes, 1) if nodes == 1 or job.num_tasks == nodes else None
 
 
 def _worst(parts: Sequence[Job]) -> Job:
@@ -119,6 +139,7 @@ class Observer:
 
     settings: Settings
     signatures: tuple[Signature, ...]
+    consult: Callable[[Observation], Observation] = lambda observation: observation  # asks others, at the end
 
     def observe(
         self,
@@ -130,37 +151,65 @@ class Observer:
         """`gone_down`: hosts that strigger reported; `earlier`: the job's former incidents, newest first."""
         evidence: list[Evidence] = []
         gaps: list[Gap] = []
-        first: LogTail | None = None
+        first: JobLog | None = None
         for path in log_paths(attempt) if attempt.batch else ():
-            tail = self._read(path, attempt, earlier)
-            if isinstance(tail, Gap):
-                gaps.append(tail)
-            else:
-                first = first or tail
-                evidence += scan(tail.data, signatures=self.signatures, source=Source.JOB_LOG, path=_short(path))
+            with self._open(path, attempt, earlier) as log:
+                if isinstance(log, Gap):
+                    gaps.append(log)
+                    continue
+                evidence += self._scanned(log)
+                gaps += log.gaps
+                first = first or log
+        if may_speak(evidence, gaps):
+            traces = self._traces(attempt)
+            evidence += traces.evidence
+            gaps += traces.gaps
         down = (node for node in attempt.nodes if node in gone_down or (node in nodes and nodes[node].down))
-        return Observation(
+        seen = Observation(
             attempt=attempt,
             evidence=within(evidence, EVIDENCE_BYTES),
             gaps=tuple(gaps),
             down_nodes=tuple(down),
             prolog_failed_nodes=tuple(node for node in attempt.nodes if _prolog_failed(nodes.get(node))),
             log_path=first.path if first else "",
-            log_tail=snapshot(first.data, self.settings.snapshot_bytes) if first else "",
+            log_tail=snapshot(first.tail, self.settings.snapshot_bytes) if first else "",
             log_end=first.size if first else 0,
             log_inode=first.inode if first else 0,
         )
+        return self.consult(seen)
 
-    def _read(self, path: str, attempt: Attempt, earlier: Sequence[Incident]) -> LogTail | Gap:
+    def _open(
+        self, path: str, attempt: Attempt, earlier: Sequence[Incident]
+    ) -> AbstractContextManager[JobLog | Gap]:
         before = next((i.observation for i in earlier if i.observation and i.observation.log_path == path), None)
-        return read_tail(
+        bounds = Bounds(self.settings.log_bytes, self.settings.log_timeout, max(self.settings.snapshot_bytes, LOG_TAIL))
+        return open_log(
             path,
             attempt.user_id,
-            limit=self.settings.log_bytes,
-            timeout=self.settings.log_timeout,
+            bounds,
             start=before.log_end if before else 0,
             inode=before.log_inode if before else 0,
         )
+
+    def _traces(self, attempt: Attempt) -> Traces:
+        """The flight recorder's dumps, once all that writes them has ended."""
+        if attempt.state in ("", "COMPLETED"):
+            return Traces()
+        most, timeout = self.settings.trace_bytes, self.settings.trace_timeout
+        return read_traces(attempt, log_paths(attempt) if attempt.batch else (), most=most, timeout=timeout)
+
+    def _scanned(self, log: JobLog) -> list[Evidence]:
+        found: list[Evidence] = []
+        for part in log.parts():
+            found += scan(
+                part.pieces,
+                signatures=self.signatures,
+                source=Source.JOB_LOG,
+                path=_short(log.path),
+                offset=part.offset,
+                each=side_by_side,
+            )
+        return found
 
 
 def _prolog_failed(node: Node | None) -> bool:

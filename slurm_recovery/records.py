@@ -39,6 +39,8 @@ class Source(StrEnum):
     SCHEDULER = "scheduler"
     JOB_LOG = "job_log"
     KERNEL_LOG = "kernel_log"
+    FLIGHT_RECORDER = "flight_recorder"
+    ATTRIBUTOR = "attributor"
 
 
 class Trust(StrEnum):
@@ -130,6 +132,7 @@ class Evidence(Record):
     local_rank: int | None = None
     time: float | None = None
     count: int = 1  # how many lines like this one were seen
+    weight: float | None = None  # 0 to 1: how much the site gives on an attributor's word
 
 
 class Gap(Record):
@@ -149,10 +152,13 @@ class Suspect(Record):
 
 
 class Beaten(Record):
-    """An explanation that lost, and what beat it."""
+    """An explanation that lost, what beat it and why, and the line that had spoken for it."""
 
     reason: str
-    by: str
+    by: str  # the row that won, see attribute/engine.py
+    why: str = ""
+    line: str = ""
+    place: str = ""
 
 
 class Attribution(Record):
@@ -165,6 +171,7 @@ class Attribution(Record):
     because: str = ""
     evidence: tuple[Evidence, ...] = ()
     beaten: tuple[Beaten, ...] = ()
+    since: str = ""  # the place behind which this attempt begins, where its log holds earlier ones too
 
     @property
     def suspect_nodes(self) -> tuple[str, ...]:

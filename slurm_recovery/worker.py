@@ -22,6 +22,7 @@ from slurm_recovery.config.confile import ConfigError
 from slurm_recovery.config.load import load
 from slurm_recovery.config.settings import Config, Settings
 from slurm_recovery.config.signature_files import load_signatures
+from slurm_recovery.consult import Consultant
 from slurm_recovery.detect.signature import SignatureError
 from slurm_recovery.holds import overdue, release_holds
 from slurm_recovery.hooks.spool import Spool
@@ -55,13 +56,14 @@ class Ports:
 def open_recovery(config: Config, slurm: Slurm, store: Store, spool: Spool) -> Recovery:
     """The loop over these ports. Raises SlurmUnavailable where slurmctld does not say its cluster's name."""
     folders = [config.settings.signature_dir] if config.settings.signature_dir else []
+    consultant = Consultant(config.settings, time.monotonic)
     return Recovery(
         config=config,
         cluster=slurm.config()["clustername"],
         slurm=slurm,
         store=store,
         spool=spool,
-        observer=Observer(config.settings, load_signatures(folders)),
+        observer=Observer(config.settings, load_signatures(folders), consultant.consult),
         now=time.time,
     )
 

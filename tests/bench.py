@@ -12,8 +12,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from slurm_recovery.hooks.install import install_hooks, system_python
+from tests import bench_scan
 from tests.cluster.private_cluster import ClusterUnavailable, PrivateCluster
 from tests.cluster.site import Site
+from tests.score import CORPUS, score
 
 RESTARTS = 10
 HOOK_RUNS = 20
@@ -115,6 +117,10 @@ def restart_report(ours: list[float], own: float) -> str:
 
 
 def main() -> int:
+    for folder in (CORPUS, CORPUS / "real"):
+        print(*score(folder).lines(folder.name), sep="\n", flush=True)
+    for line in bench_scan.report():
+        print(line, flush=True)
     with tempfile.TemporaryDirectory() as folder:
         hook_cost(installed(Path(folder)))
     try:

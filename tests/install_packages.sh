@@ -1,8 +1,8 @@
 #!/bin/sh
-# Installs the Debian packages that `make demo` needs; with `test`, also what the tests need; with `releases`, what
-# tests/releases.sh needs. Quick and silent when everything is there. No service is started by it.
+# Installs the Debian packages that `make demo` needs; with `test`, also what the tests need; with `releases` or `bench`,
+# what only these need. Quick and silent when everything is there. No service is started by it.
 #
-# usage: tests/install_packages.sh [test|releases]
+# usage: tests/install_packages.sh [test|releases|bench]
 set -eu
 PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
 python=${PYTHON:-python3}
@@ -23,6 +23,7 @@ have() {
     python3) command -v "$python" ;;
     python3-venv) "$python" -c 'import ensurepip, venv' ;;
     mariadb-server) command -v mariadbd ;;
+    ripgrep) command -v rg ;;
     util-linux) command -v unshare && command -v setpriv && command -v flock ;;
     *) command -v "$1" ;;
     esac >/dev/null 2>&1
@@ -43,7 +44,8 @@ case ${1-} in
 '') packages='slurm-wlm munge python3 python3-venv' ;;
 test) packages='slurm-wlm munge python3 python3-venv mariadb-server' ;;
 releases) packages='debootstrap git util-linux' ;;
-*) fail "what is '$1'? usage: install_packages.sh [test|releases]" ;;
+bench) packages='ripgrep' ;;
+*) fail "what is '$1'? usage: install_packages.sh [test|releases|bench]" ;;
 esac
 
 # shellcheck disable=SC2086 # words, on purpose

@@ -1,96 +1,79 @@
-"""The rows in which evidence has the word: kernel logs first, then what the program itself reported.
+"""The rows in which the program has the word: a device error that it reports, and a rank's own error.
 
-Owns which evidence is a cause by itself. When the same message is a node's fault is judged in one_node.py,
-which rank was first in first_rank.py, bare timeouts in behind.py.
+Owns which of several such errors came first, and which were no end. When the same message is a node's fault is
+judged in one_node.py, which rank was first in first_rank.py. Kernels have the word in kernel_rows.py, links and file
+systems in shared_rows.py, bare timeouts in lagging.py.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
-from slurm_recovery.attribute.first_rank import first_rank_on, killed_on, only_end, root_rank
-from slurm_recovery.attribute.one_node import on_one_node
+from slurm_recovery.attribute.first_rank import first_rank_on, only_end, root_rank
+from slurm_recovery.attribute.lagging import odd_fingerprint
+from slurm_recovery.attribute.one_node import BY_COMPARISON, on_one_node
 from slurm_recovery.attribute.reasons import REASONS
-from slurm_recovery.attribute.view import Finding, View, category, suspects, told
+from slurm_recovery.attribute.statements import TABLE
+from slurm_recovery.attribute.view import (
+    HOUR,
+    MOST_RIVALS,
+    Finding,
+    Rival,
+    View,
+    in_order,
+    others,
+    suspects,
+    told,
+    with_first,
+)
+from slurm_recovery.detect.notes import CLOCK
 from slurm_recovery.records import Category, Evidence, Role, Source, Suspect
 
-# Xid 79 after a fatal AER: the bus is the cause. Otherwise the first line counts.
-_BEFORE_ALL = ("pcie_error", "host_memory_error")
-_DEVICE_OWNERS = (Category.HARDWARE, Category.NODE)
-_LINK_OWNERS = (Category.INTERCONNECT, Category.STORAGE)
 _LOCAL_OWNERS = (Category.STORAGE, Category.SOFTWARE_ENV, Category.APPLICATION, Category.NODE)
-
-_VICTIM = re.compile(r"Killed process \d{1,10} \(([^)]{1,40})\)|task=([^,]{1,40}),")
-_JOBS_OWN = ("python", "pt_main", "pt_data", "ray", "torchrun", "mpirun", "java")
-_CGROUP_JOB = re.compile(r"/job_(\d{1,12})\b")
-
-
-def kernel_hardware(view: View) -> Finding | None:
-    """A node's kernel reports its GPU, bus, memory, disk, or itself."""
-    lines = view.having(source=Source.KERNEL_LOG, role=Role.ROOT, categories=_DEVICE_OWNERS)
-    if not lines:
-        return kernel_memory(view)
-    first = min(lines, key=lambda found: found.reason not in _BEFORE_ALL)
-    same = tuple(found for found in lines if found.reason == first.reason)
-    nodes = suspects(view, same, first.reason)
-    named = view.places.node(first)
-    return Finding(
-        first.reason,
-        told(view, first.reason, first),
-        (first, *(found for found in same if found is not first)),
-        rank=first_rank_on(view, named),
-        suspects=nodes,
-    )
-
-
-def kernel_memory(view: View) -> Finding | None:
-    """The kernel's OOM killer: within the job's cgroup the job's own doing, else the node's."""
-    lines = [
-        found
-        for found in view.having(source=Source.KERNEL_LOG, role=Role.ROOT, reasons=("host_oom",))
-        if _may_be_ours(found, view.attempt.job_id)
-    ]
-    if not lines:
-        return None
-    first = lines[0]
-    strangers = [found for found in lines if found.signature == "oom_global" and not _victim_is_the_jobs(found)]
-    if strangers and not any(found.signature == "oom_memcg" for found in lines):
-        nodes = suspects(view, strangers, "host_oom")
-        because = told(view, "host_oom", strangers[0])
-        return Finding("host_oom", because, tuple(strangers), suspects=nodes, category=Category.NODE)
-    rank = first_rank_on(view, first.node)
-    rank = rank if rank is not None else killed_on(view, first.node)
-    return Finding("host_oom", told(view, "host_oom", first), tuple(lines), rank=rank)
-
-
-def _may_be_ours(evidence: Evidence, job_id: int) -> bool:
-    jobs = _CGROUP_JOB.findall(evidence.line)
-    return not jobs or not job_id or str(job_id) in jobs
-
-
-def _victim_is_the_jobs(evidence: Evidence) -> bool:
-    match = _VICTIM.search(evidence.line)
-    return match is None or (match[1] or match[2]).startswith(_JOBS_OWN)
+HANDLED_AFTER = 1 * HOUR  # a program that goes on printing for so long has handled its error
+_MESSENGER = 2  # the weight of any exception at all
+_WEIGHTS = {"path_missing": 1, "python_exception": _MESSENGER, "mpi_abort": 3, "mpi_exited": 3}
+# rerun_state_machine.py: printed by the GPU on which the result was right, so that its own node is well; the one
+# before, which asked for another GPU, is not
+_ELSEWHERE = ("not reproducible on a different GPU", "Possible persistent error")
+_ASKED = "megatron_undecided"
+_SHELLS = ("command_not_found", "permission_denied", "script_syntax")
+_SHELL = re.compile(r"(?:slurm_script|\.sh|\b(?:ba|z|da)?sh): (?:line \d{1,6}: )?(?!line |syntax error|unexpected EOF)")
+_NOT_RUN = (126, 127)  # a shell's status for what it may not execute, or does not find: bash(1) EXIT STATUS
+_OF_THE_SCRIPT = ("/slurm_script: ", "execve(): ")  # said of the batch script or the launcher, before any rank
+_SLURMS = "srun_node_failure"  # a word about the job, see slurm_rows.py
 
 
 def device_error(view: View) -> Finding | None:
     """A device error that the program reports."""
-    lines = view.having(source=Source.JOB_LOG, role=Role.ROOT, categories=(Category.HARDWARE,))
+    lines = in_order(view.having(source=Source.JOB_LOG, role=Role.ROOT, categories=(Category.HARDWARE,)))
     if not lines:
         return None
-    reason = lines[0].reason
-    same = tuple(found for found in lines if found.reason == reason)
-    rank = next((rank for found in same if (rank := view.places.rank(found)) is not None), None)
+    first = lines[0]
+    same = tuple(found for found in lines if found.reason == first.reason)
+    rank = next((rank for found in same if (rank := view.rank(found)) is not None), None)
     if rank is None:
-        node = view.places.node(same[0])
+        node = view.node(first)
         rank = first_rank_on(view, node) if node else only_end(view)
-    nodes = suspects(view, same, reason) or _suspect_of_rank(view, same[0], rank)
-    return Finding(reason, told(view, reason, same[0]), same, rank=rank, suspects=nodes)
+    rank, node = _of_table(view) if rank is None and view.node(first) is None else (rank, None)
+    accused = [found for found in same if not any(words in found.line for words in _ELSEWHERE)]
+    by_rank = _suspect_of_rank(view, first, rank, node) if accused else ()
+    asked = () if accused else view.having(signatures=(_ASKED,))
+    nodes = suspects(view, accused or asked, first.reason) or by_rank
+    rivals = others(first, lines, lambda found: f"it came after {first.place}")
+    return Finding(first.reason, told(view, first.reason, first), same, rank=rank, suspects=nodes, rivals=rivals)
 
 
-def _suspect_of_rank(view: View, evidence: Evidence, rank: int | None) -> tuple[Suspect, ...]:
-    node = view.places.of_node(rank) if rank is not None and view.places.node(evidence) is None else None
+def _of_table(view: View) -> tuple[int | None, str | None]:
+    """The rank and node of the only process that torchrun's tables list."""
+    entries = {(found.rank, view.node(found)) for found in view.having(signatures=(TABLE,))}
+    return entries.pop() if len(entries) == 1 else (None, None)
+
+
+def _suspect_of_rank(view: View, evidence: Evidence, rank: int | None, named: str | None) -> tuple[Suspect, ...]:
+    node = named or (view.places.of_node(rank) if rank is not None and view.node(evidence) is None else None)
     if node is None:
         return ()
     return (Suspect(node=node, trust=evidence.trust, because=told(view, evidence.reason, evidence)),)
@@ -98,48 +81,93 @@ def _suspect_of_rank(view: View, evidence: Evidence, rank: int | None) -> tuple[
 
 def local_error(view: View) -> Finding | None:
     """The first error of a rank's own; a specific message before a bare Python exception."""
-    lines = view.having(source=Source.JOB_LOG, role=Role.ROOT, categories=_LOCAL_OWNERS)
+    ending, went_on = _local(view)
+    lines = in_order(ending)
     if not lines:
         return None
     odd = only_end(view)
-    likely = {odd, None} if odd is not None else {view.places.rank(found) for found in lines}
-    first = min(lines, key=lambda found: (_generic(found), view.places.rank(found) not in likely))
+    likely = {odd, None} if odd is not None else {view.rank(found) for found in lines}
+    first = min(lines, key=lambda found: (_generic(found), view.rank(found) not in likely))
     same = tuple(found for found in lines if found.reason == first.reason)
-    return on_one_node(view, first, same) or _everywhere(view, first, same)
+    rivals = others(first, lines, lambda found: _less_likely(view, first, found, odd))
+    finding = on_one_node(view, first, same) or _everywhere(view, first, same)
+    return replace(finding, rivals=rivals + _handled(went_on))
+
+
+def _local(view: View) -> tuple[list[Evidence], list[Evidence]]:
+    """The errors that the program reported of itself; and those after which it went on, so that they were no end.
+
+    It went on where it printed dates for long after, and nobody waited for anybody at its end.
+    """
+    found_all = view.having(source=Source.JOB_LOG, role=Role.ROOT, categories=_LOCAL_OWNERS)
+    went_on = _shell_went_on(view, found_all)
+    lines = [found for found in found_all if found.signature != _SLURMS and id(found) not in went_on]
+    clock = view.having(source=Source.JOB_LOG, signatures=(CLOCK,))
+    last = max((found.time for found in clock if found.time is not None), default=None)
+    if last is None or view.having(role=Role.CONDITIONAL, categories=(Category.INTERCONNECT,)):
+        return lines, []
+    ending = [found for found in lines if found.time is None or last - found.time < HANDLED_AFTER]
+    kept = {id(found) for found in ending}
+    return ending, [found for found in lines if id(found) not in kept]
+
+
+def _shell_went_on(view: View, lines: Sequence[Evidence]) -> frozenset[int]:
+    """id() of the errors after which a shell went on: all but the last command's, whose status it returns."""
+    of_shells = [found for found in lines if found.signature in _SHELLS and _SHELL.search(found.line, 0, 300)]
+    statuses = {f"Exited with exit code {code}" for code in _NOT_RUN}
+    ended = view.attempt.exit_code in _NOT_RUN or any(end.how in statuses for end in view.places.ends)
+    if ended or not of_shells:
+        return frozenset()
+    order = {id(found): number for number, found in enumerate(view.evidence)}
+    told = (found for found in view.having(source=Source.JOB_LOG) if found.role is not Role.NOISE)
+    last = max((order[id(found)] for found in told if found.signature not in _SHELLS), default=-1)
+    return frozenset(id(found) for found in of_shells if order[id(found)] < last)
+
+
+def messengers_only(view: View) -> list[Evidence]:
+    """The errors that the program reported of itself, where all are exceptions that tell no cause; else none."""
+    lines = _local(view)[0]
+    return [] if any(_generic(found) < _MESSENGER for found in lines) else lines
+
+
+def handled(view: View) -> tuple[Rival, ...]:
+    """Errors that were no end: the program printed on."""
+    return _handled(_local(view)[1])
+
+
+def _handled(lines: Sequence[Evidence]) -> tuple[Rival, ...]:
+    first = {found.reason: found for found in reversed(lines)}
+    why = f"the program went on for more than {HANDLED_AFTER / HOUR:.0f} h after it"
+    return tuple(Rival(found.reason, why, found) for found in list(first.values())[:MOST_RIVALS])
 
 
 def _generic(evidence: Evidence) -> int:
-    """A messenger weighs less than a message: a file that is missing, then any exception at all."""
-    return {"python_exception": 2, "path_missing": 1, "mpi_abort": 1}.get(evidence.signature, 0)
+    """A messenger weighs less than a message: a file that is missing, any exception at all, then an abort after it."""
+    return _WEIGHTS.get(evidence.signature, 0)
+
+
+def _less_likely(view: View, first: Evidence, found: Evidence, odd: int | None) -> str:
+    if _generic(found) > _generic(first):
+        return f"{first.place} names the error itself, this only that there was one"
+    if odd is not None and view.rank(found) not in (odd, None):
+        return f"srun saw task {odd} end by itself, not task {view.rank(found)}"
+    if first.time is not None and found.time is not None and found.time > first.time:
+        return f"it came {found.time - first.time:.0f} s after {first.place}"
+    return f"it was printed after {first.place}"
 
 
 def _everywhere(view: View, first: Evidence, same: Sequence[Evidence]) -> Finding:
     row = REASONS[first.reason]
-    reason = row.otherwise or row.code
-    rank = root_rank(view, first, same)
-    ordered = (first, *(found for found in same if found is not first))
-    return Finding(reason, told(view, reason, first), ordered, rank=rank)
+    reason = row.code if _somewhere(view, first, same) else row.otherwise or row.code
+    odd, compared = odd_fingerprint(same)
+    unknown = any(words in first.line for words in _OF_THE_SCRIPT)
+    rank = odd if compared else None if unknown else root_rank(view, first, same)
+    return Finding(reason, told(view, reason, first), with_first(first, same), rank=rank)
 
 
-def link_or_storage(view: View) -> Finding | None:
-    """A link or a file system that fails, by the word of the node that it belongs to."""
-    lines = view.having(role=Role.ROOT, categories=_LINK_OWNERS)
-    if not lines:
-        return None
-    first = min(lines, key=lambda found: found.source is not Source.KERNEL_LOG)
-    same = tuple(found for found in lines if found.reason == first.reason)
-    if category(first.reason) is Category.STORAGE:
-        return _storage(view, first, same)
-    return Finding(first.reason, told(view, first.reason, first), same, suspects=suspects(view, same, first.reason))
-
-
-def _storage(view: View, first: Evidence, same: Sequence[Evidence]) -> Finding:
-    """A file system that only one client of several lost is that client's fault."""
-    nodes = suspects(view, same, first.reason) if _one_client(view, same) else ()
-    rank = first_rank_on(view, view.places.node(first)) if len(view.attempt.nodes) == 1 or nodes else None
-    return Finding(first.reason, told(view, first.reason, first), tuple(same), rank=rank, suspects=nodes)
-
-
-def _one_client(view: View, same: Sequence[Evidence]) -> bool:
-    blind = any(gap.source is Source.KERNEL_LOG for gap in view.observation.gaps)
-    return len(view.attempt.nodes) > 1 and len({view.places.node(found) for found in same}) == 1 and not blind
+def _somewhere(view: View, first: Evidence, same: Sequence[Evidence]) -> bool:
+    """Whether a message of a node's own came from one node, of which only the name is not known."""
+    if len(view.attempt.nodes) < 2 or REASONS[first.reason].code in BY_COMPARISON:
+        return False
+    nodes = {view.node(found) for found in same}
+    return nodes == {None} and not any(found.count > 1 for found in same)

@@ -1,85 +1,91 @@
-"""Evidence to attribution: the first row that answers wins.
+"""Evidence to attribution: the first row that answers wins, and says of the others why they did not.
 
-Owns the order of the rows (who outranks whom) and nothing else; each row is a function of its own in
-slurm_rows.py, cause_rows.py or behind.py. Pure: no file, no clock, no Slurm.
+Owns the order of the rows: who outranks whom, and why. Each row is a function of its own in slurm_rows.py,
+kernel_rows.py, shared_rows.py, cause_rows.py, lagging.py, absent.py, blamed.py, ends.py or behind.py. Pure: no
+file, no clock, no Slurm.
 """
 
 from __future__ import annotations
 
-from slurm_recovery.attribute import behind, cause_rows, slurm_rows
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from slurm_recovery.attribute import (
+    absent,
+    attributed,
+    behind,
+    blamed,
+    cause_rows,
+    dump_rows,
+    ends,
+    kernel_rows,
+    lagging,
+    shared_rows,
+    slurm_rows,
+)
 from slurm_recovery.attribute.reasons import REASONS
-from slurm_recovery.attribute.view import Finding, Row, View, view
-from slurm_recovery.records import Attribution, Beaten, Category, Observation
+from slurm_recovery.attribute.view import Finding, Rival, Row, View, quote, view
+from slurm_recovery.records import Attribution, Beaten, Category, Evidence, Observation
 
 MOST_EVIDENCE = 12
 MOST_BEATEN = 4
 
-# By exit code, where no line says more. Shells add 128 to a signal: sysexits.h, bash(1) EXIT STATUS.
-EXITS: dict[tuple[int, int], str] = {
-    (126, 0): "permission_denied",
-    (127, 0): "command_not_found",
-    (130, 0): "cancelled_by_user",
-    (0, 2): "cancelled_by_user",
-    (129, 0): "sighup",
-    (0, 1): "sighup",
-    (137, 0): "killed_unknown",
-    (0, 9): "killed_unknown",
-    (139, 0): "segfault",
-    (0, 11): "segfault",
-}
 
+class Ranked(NamedTuple):
+    """A row, and why its answer outranks those of all rows below it."""
 
-def exit_code(view: View) -> Finding | None:
-    code, signal = view.attempt.exit_code, view.attempt.signal
-    reason = EXITS.get((code, signal))
-    return Finding(reason, f"{REASONS[reason].sentence} ExitCode {code}:{signal}.") if reason else None
-
-
-def killed(view: View) -> Finding | None:
-    """All that srun says is that every task was killed."""
-    ends = view.places.ends
-    if not ends or any(end.how != "Killed" for end in ends):
-        return None
-    return Finding("killed_unknown", f"{REASONS['killed_unknown'].sentence} srun: {len(ends)} lines, all Killed.")
-
-
-def nothing(view: View) -> Finding | None:
-    state = view.attempt.state or "state not known"
-    exits = f"{view.attempt.exit_code}:{view.attempt.signal}"
-    unread = "".join(f" Not read: {gap.what}: {gap.why}." for gap in view.observation.gaps[:3])
-    return Finding("unknown", f"{REASONS['unknown'].sentence} {state}, ExitCode {exits}.{unread}")
+    name: str
+    row: Row
+    why: str
 
 
 # Strongest first.
-ROWS: tuple[tuple[str, Row], ...] = (
-    ("final_state", slurm_rows.final_state),
-    ("node_down", slurm_rows.node_down),
-    ("prolog_failed", slurm_rows.prolog_failed),
-    ("node_failed", slurm_rows.node_failed),
-    ("out_of_memory", slurm_rows.out_of_memory),
-    ("cancelled", slurm_rows.cancelled),
-    ("time_limit", slurm_rows.time_limit),
-    ("slurm_words", slurm_rows.slurm_words),
-    ("kernel_hardware", cause_rows.kernel_hardware),
-    ("device_error", cause_rows.device_error),
-    ("local_error", cause_rows.local_error),
-    ("link_or_storage", cause_rows.link_or_storage),
-    ("lagging", behind.lagging),
-    ("absent", behind.absent),
-    ("blamed_peer", behind.blamed_peer),
-    ("conditional", behind.conditional),
-    ("killed", killed),
-    ("exit_code", exit_code),
-    ("consequences", behind.consequences),
-    ("nothing", nothing),
+ROWS: tuple[Ranked, ...] = (
+    Ranked("final_state", slurm_rows.final_state, "Slurm's word about the whole job outranks every line in a log"),
+    Ranked("node_down", slurm_rows.node_down, "Slurm shows the node down, and what the job printed came of that"),
+    Ranked("prolog_failed", slurm_rows.prolog_failed, "slurmctld's word about a node outranks what the job printed"),
+    Ranked(
+        "node_failed", slurm_rows.node_failed, "Slurm says that a node failed, and what the job printed came of that"
+    ),
+    Ranked("out_of_memory", slurm_rows.out_of_memory, "Slurm counted the kills itself; the rest came of them"),
+    Ranked("cancelled", slurm_rows.cancelled, "who is cancelled prints errors as it dies"),
+    Ranked("time_limit", slurm_rows.time_limit, "who is ended by the time limit prints errors as it dies"),
+    Ranked("slurm_words", slurm_rows.slurm_words, "slurmstepd and srun speak of the job, the others of their own end"),
+    Ranked(
+        "kernel_hardware", kernel_rows.kernel_hardware, "a node's own kernel saw it; what programs print came of that"
+    ),
+    Ranked("shared_fault", shared_rows.shared_fault, "the kernel saw the fault that the program only felt"),
+    Ranked("device_error", cause_rows.device_error, "a device that fails explains what its rank and the others print"),
+    Ranked(
+        "local_error", cause_rows.local_error, "one rank's own error explains lost peers and timeouts of the others"
+    ),
+    Ranked("doubted_hardware", kernel_rows.doubted_hardware, "a fault of hardware explains lost peers and timeouts"),
+    Ranked("link_or_storage", shared_rows.link_or_storage, "its owner reported it itself; the others only felt it"),
+    Ranked("contradicted_words", slurm_rows.contradicted_words, "srun's word, though the state says otherwise"),
+    Ranked("ended_first", ends.ended_first, "who ended first did not end because of the others"),
+    Ranked("teardown", behind.teardown, "the work was done before"),
+    Ranked("dump_behind", dump_rows.dump_behind, "each rank counted for itself what it asked for"),
+    Ranked("lagging", lagging.lagging, "the others waited for it"),
+    Ranked("mismatched", lagging.mismatched, "ranks in different collectives can only wait for each other"),
+    Ranked("silent", lagging.silent, "the others waited for it"),
+    Ranked("absent", absent.absent, "the others waited for it"),
+    Ranked("blamed_peer", blamed.blamed_peer, "all complaints name one peer"),
+    Ranked("dump_absent", dump_rows.dump_absent, "the others left dumps, and waited with it"),
+    Ranked("attributed", attributed.attributed, "the site gives more on it than on a cause of last resort"),
+    Ranked("conditional", behind.conditional, "it explains the lines that only tell of lost peers"),
+    Ranked("attributed_lightly", attributed.attributed_lightly, "nothing else is known"),
+    Ranked("killed", ends.killed, "srun's word is all there is"),
+    Ranked("exit_code", ends.exit_code, "the exit code says more than lines that follow from something else"),
+    Ranked("consequences", behind.consequences, "it is weak, but it is something"),
+    Ranked("nothing", ends.nothing, ""),
 )
 
 
 def attribute(observation: Observation) -> Attribution:
     """Why the attempt ended and where that began, with the explanations that were beaten."""
     looked_at = view(observation)
-    answers = [(name, finding) for name, row in ROWS if (finding := row(looked_at)) is not None]
-    name, best = answers[0]
+    answers = [(ranked, finding) for ranked in ROWS if (finding := ranked.row(looked_at)) is not None]
+    _, best = answers[0]
     return Attribution(
         category=best.category or REASONS[best.reason].category,
         reason=best.reason,
@@ -87,7 +93,8 @@ def attribute(observation: Observation) -> Attribution:
         suspects=() if _blameless(best) else best.suspects,
         because=best.because,
         evidence=best.evidence[:MOST_EVIDENCE],
-        beaten=_beaten(name, best, [finding for _, finding in answers[1:]]),
+        beaten=_beaten(looked_at, answers),
+        since=looked_at.earlier[-1].place if looked_at.earlier else "",
     )
 
 
@@ -97,6 +104,35 @@ def _blameless(finding: Finding) -> bool:
     return owner in (Category.APPLICATION, Category.USER_OR_SCHEDULER, Category.HEALTHY)
 
 
-def _beaten(winner: str, best: Finding, others: list[Finding]) -> tuple[Beaten, ...]:
-    reasons = dict.fromkeys(other.reason for other in others if other.reason not in (best.reason, "unknown"))
-    return tuple(Beaten(reason=reason, by=winner) for reason in list(reasons)[:MOST_BEATEN])
+def _beaten(view: View, answers: Sequence[tuple[Ranked, Finding]]) -> tuple[Beaten, ...]:
+    """Each other reason once, by the first that had spoken for it."""
+    winner, best = answers[0]
+    found: dict[str, Beaten] = {}
+    for rival in _rivals(view, winner, answers):
+        if rival.reason not in (best.reason, "unknown", *found):
+            found[rival.reason] = _lost(view, winner.name, rival)
+    return tuple(list(found.values())[:MOST_BEATEN])
+
+
+class _Lost(NamedTuple):
+    reason: str
+    why: str
+    evidence: Evidence | None
+
+
+def _rivals(view: View, winner: Ranked, answers: Sequence[tuple[Ranked, Finding]]) -> Iterator[Rival | _Lost]:
+    """What else it could have been: what the winner weighed, then what the rows below it say."""
+    best = answers[0][1]
+    yield from best.rivals
+    where = f" ({best.evidence[0].place})" if best.evidence and best.evidence[0].place else ""
+    for _, finding in answers[1:]:
+        yield _Lost(finding.reason, f"{winner.why}{where}", finding.evidence[0] if finding.evidence else None)
+        yield from finding.rivals
+    yield from cause_rows.handled(view)
+
+
+def _lost(view: View, by: str, rival: Rival | _Lost) -> Beaten:
+    evidence = rival.evidence
+    if evidence is None:
+        return Beaten(reason=rival.reason, by=by, why=rival.why)
+    return Beaten(reason=rival.reason, by=by, why=rival.why, line=quote(evidence, view.places), place=evidence.place)

@@ -16,17 +16,31 @@ from slurm_recovery.records import Category, Evidence, Source
 # Messages that any rank of a node would meet alike, so that one rank is proof enough.
 _ONE_RANK_IS_ENOUGH = ("gpu_missing", "driver_mismatch")
 # A node's fault only by comparison; the other reasons of the node's own need none.
-_BY_COMPARISON = ("mount_missing",)
+BY_COMPARISON = ("mount_missing",)
+# What else a node's image, devices or limits bring about, where several others fare well. Of two nodes only one
+# needs to find the other by its name, so that two prove nothing.
+_ALSO = ("command_not_found", "cuda_arch_mismatch", "name_resolution_failed", "resource_limit")
+# A full disk that no path tells the place of: on few nodes, and not on the first, which often saves for all, it is
+# their own.
+_BECOMES = {"disk_full": "local_disk_full"}
 _KEEP_OWNER = (Category.HARDWARE, Category.NODE, Category.STORAGE)
+FEW = 4  # several nodes may be at fault where they are no more than this part of all
+
+
+def may_be_a_nodes(reason: str) -> bool:
+    """Whether the reason is one that only a comparison of nodes makes a node's."""
+    return bool(REASONS[reason].one_node) or reason in _BECOMES or reason in _ALSO
 
 
 def on_one_node(view: View, first: Evidence, same: Sequence[Evidence]) -> Finding | None:
-    """The finding against a node, where the message is one of a node's own or is proven on one node only."""
+    """The finding against a node, where the message is one of a node's own or is proven on few nodes only."""
     row = REASONS[first.reason]
-    if not row.one_node and row.category is not Category.NODE:
+    also = row.code in _ALSO and len(view.attempt.nodes) > 2
+    becomes = row.one_node or ("" if _tells_path(view, same) else _BECOMES.get(row.code, ""))
+    if not becomes and row.category is not Category.NODE and not also:
         return None
-    reason = row.one_node or row.code
-    by_itself = not row.one_node and reason not in _BY_COMPARISON
+    reason = becomes or row.code
+    by_itself = not becomes and not also and reason not in BY_COMPARISON
     nodes = suspects(view, same, reason)
     if not nodes or (not by_itself and not _proven(view, same, reason)):
         return None
@@ -42,26 +56,39 @@ def on_one_node(view: View, first: Evidence, same: Sequence[Evidence]) -> Findin
     )
 
 
+def _tells_path(view: View, same: Sequence[Evidence]) -> bool:
+    """Whether a line names the file, or the first node is among those that speak."""
+    first = view.attempt.nodes[:1]
+    return any("'/" in found.line or view.node(found) in (None, *first) for found in same)
+
+
 def _proven(view: View, same: Sequence[Evidence], reason: str) -> bool:
-    """Whether the message came from one node while others of the job ran, and not by chance of one rank.
+    """Whether the message came from few nodes while others of the job ran, and not by chance of one rank.
 
     The first rank often does what others do not (downloads, logs, saves), so alone it proves nothing.
     """
-    nodes = {view.places.node(found) for found in same}
-    if len(nodes) != 1 or None in nodes or len(view.attempt.nodes) < 2:
+    nodes = {view.node(found) for found in same}
+    total = len(view.attempt.nodes)
+    if None in nodes or total < 2 or (len(nodes) > 1 and FEW * len(nodes) > total) or view.unread(Source.JOB_LOG):
         return False
-    node = nodes.pop()
-    voices = {(view.places.rank(found), found.local_rank, found.line[:8]) for found in same}
-    whole_node = view.places.tasks_are_ranks and len(voices) >= (view.places.per_node or 0)
-    if not whole_node and not _others_ran(view, node):
+    voices = {(view.node(found), view.rank(found), found.local_rank, found.line[:8]) for found in same}
+    whole = view.places.tasks_are_ranks and len(voices) >= (view.places.per_node or 0) * len(nodes)
+    if not (whole and len(nodes) == 1) and len(_others(view) - nodes) < len(nodes):
         return False
-    alone = len(voices) == 1 and node == view.attempt.nodes[0]
-    enough = len(voices) > 1 or view.attempt.ntasks_per_node == 1 or reason in _ONE_RANK_IS_ENOUGH
+    one_is_enough = reason in _ONE_RANK_IS_ENOUGH
+    first_rank = view.rank(same[0]) in (None, 0) or not one_is_enough
+    alone = len(voices) == 1 and view.attempt.nodes[0] in nodes and first_rank
+    enough = len(voices) > len(nodes) or _one_rank_a_node(view) or one_is_enough
     return enough and not alone
 
 
-def _others_ran(view: View, node: str | None) -> bool:
-    spoke = {view.places.node(found) for found in view.evidence} | {
-        view.places.known(host) for end in view.places.ends for host in end.hosts
-    }
-    return bool(spoke - {node, None})
+def _one_rank_a_node(view: View) -> bool:
+    """Whether a node has one voice only, as far as is known: a launcher may start several ranks."""
+    world = view.places.world
+    return view.attempt.ntasks_per_node == 1 and (world is None or world <= len(view.attempt.nodes))
+
+
+def _others(view: View) -> set[str | None]:
+    """The nodes of which anything was heard."""
+    ended = (view.places.known(host) for end in view.places.ends for host in end.hosts)
+    return ({view.node(found) for found in view.evidence} | set(ended)) - {None}

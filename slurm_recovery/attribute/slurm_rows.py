@@ -6,10 +6,15 @@ exceptions that are written here: a time limit that only ended a hang, or that c
 
 from __future__ import annotations
 
-from slurm_recovery.attribute.cause_rows import kernel_hardware, local_error
+from collections.abc import Sequence
+
+from slurm_recovery.attribute.behind import teardown
+from slurm_recovery.attribute.cause_rows import local_error
+from slurm_recovery.attribute.kernel_rows import kernel_hardware, kernel_memory
 from slurm_recovery.attribute.reasons import REASONS
+from slurm_recovery.attribute.shared_rows import stuck
 from slurm_recovery.attribute.view import HOUR, MINUTE, Finding, View, suspects, told
-from slurm_recovery.detect.scan import CLOCK
+from slurm_recovery.detect.notes import CLOCK
 from slurm_recovery.records import Category, Evidence, Role, Source, Suspect, Trust
 
 SILENCE = 1 * HOUR  # a program that printed dates and then nothing for so long had hung
@@ -68,6 +73,8 @@ def out_of_memory(view: View) -> Finding | None:
     attempt = view.attempt
     if _state(view) != "OUT_OF_MEMORY" and (attempt.exit_code, attempt.signal) != (0, 125):
         return None
+    if (kernel := kernel_memory(view)) and kernel.category is Category.NODE:
+        return kernel
     lines = view.having(role=Role.ROOT, reasons=("host_oom",))
     because = told(view, "host_oom", lines[0]) if lines else f"{REASONS['host_oom'].sentence} ExitCode 0:125."
     return Finding("host_oom", because, lines, rank=_killed_rank(view))
@@ -99,24 +106,39 @@ def time_limit(view: View) -> Finding | None:
 
 def _before_the_limit(view: View) -> Finding | None:
     """What the time limit only put an end to."""
-    return kernel_hardware(view) or _long_before(view) or _silent(view)
+    return kernel_hardware(view) or _long_before(view) or teardown(view) or stuck(view) or _silent(view)
 
 
 def _long_before(view: View) -> Finding | None:
-    """An error that the program reported long before the limit ended it."""
+    """An error that the program reported long before the limit ended it, or after which it printed no more."""
     finding, end = local_error(view), view.ended
-    when = finding.evidence[0].time if finding and finding.evidence else None
-    return finding if end is not None and when is not None and end - when >= LONG_BEFORE else None
+    if finding is None or not finding.evidence or end is None:
+        return None
+    error = finding.evidence[0]
+    if error.time is not None:
+        return finding if end - error.time >= LONG_BEFORE else None
+    last = _last_clock(view)
+    return finding if last is not None and end - (last.time or end) >= SILENCE and _after(view, error, last) else None
+
+
+def _last_clock(view: View) -> Evidence | None:
+    clock = view.having(source=Source.JOB_LOG, signatures=(CLOCK,))
+    return clock[0] if clock and clock[0].time is not None else None
+
+
+def _after(view: View, error: Evidence, clock: Evidence) -> bool:
+    """Whether the error was printed after the program's last date."""
+    order = {id(found): number for number, found in enumerate(view.evidence)}
+    return order.get(id(error), -1) > order.get(id(clock), -1)
 
 
 def _silent(view: View) -> Finding | None:
-    clock = view.having(source=Source.JOB_LOG, signatures=(CLOCK,))
-    end = view.ended
-    if not clock or clock[0].time is None or end is None or end - clock[0].time < SILENCE:
+    last, end = _last_clock(view), view.ended
+    if last is None or last.time is None or end is None or end - last.time < SILENCE:
         return None
-    hours = (end - clock[0].time) / HOUR
+    hours = (end - last.time) / HOUR
     because = f"{REASONS['hang'].sentence} The program's last line came {hours:.1f} hours before the time limit."
-    return Finding("hang", because, clock)
+    return Finding("hang", because, (last,))
 
 
 # What slurmstepd and srun print, strongest first, where the state alone does not say it.
@@ -134,13 +156,56 @@ WORDS = (
 )
 
 
+# What is said of the whole job shows in its state: such words in the log of a job with another state are old, of
+# another job, or the user's own.
+OF_THE_JOB = {
+    "node_fail": ("NODE_FAIL", "BOOT_FAIL"),
+    "preempted": ("PREEMPTED",),
+    "requeued": ("REQUEUED",),
+    "cancelled_by_user": ("CANCELLED",),
+}
+_OF_SLURM = ("slurm_oom",)
+_BY_SRUN = ("srun_node_failure", "slurm_preempted", "slurm_requeued", "slurm_cancelled")
+
+
 def slurm_words(view: View) -> Finding | None:
-    found = {line.reason: line for line in reversed(view.having(source=Source.JOB_LOG, role=Role.ROOT, reasons=WORDS))}
+    """What slurmstepd and srun say, unless the job's state contradicts it."""
+    return _first_word(view, [line for line in _said(view) if not _contradicted(view, line)])
+
+
+def contradicted_words(view: View) -> Finding | None:
+    """What they say against the job's state: only where nothing else was found."""
+    return _first_word(view, [line for line in _said(view) if _contradicted(view, line)])
+
+
+def _said(view: View) -> list[Evidence]:
+    """Slurm's words; that memory ran out is said by programs too, and then it is one rank's error."""
+    lines = view.having(source=Source.JOB_LOG, role=Role.ROOT, reasons=WORDS)
+    return [line for line in lines if line.reason != "host_oom" or line.signature in _OF_SLURM]
+
+
+def _contradicted(view: View, line: Evidence) -> bool:
+    states = OF_THE_JOB.get(line.reason, ())
+    return bool(states) and line.signature in _BY_SRUN and _state(view) not in ("", *states)
+
+
+def _first_word(view: View, lines: Sequence[Evidence]) -> Finding | None:
+    found = {line.reason: line for line in reversed(lines)}
     reason = next((word for word in WORDS if word in found), None)
     if reason is None:
         return None
     earlier = _before_the_limit(view) if reason == "time_limit" else None
-    return earlier or _words(view, reason, found[reason])
+    words = earlier or _words(view, reason, found[reason])
+    return _behind_it(view, words) or words
+
+
+def _behind_it(view: View, words: Finding) -> Finding | None:
+    """The kernel's word about the very node whose processes could not be ended: a lost device keeps them."""
+    if words.reason != "kill_task_failed":
+        return None
+    kernel = kernel_hardware(view)
+    named = {one.node for one in kernel.suspects} if kernel else set()
+    return kernel if named and named <= {one.node for one in words.suspects} else None
 
 
 def _words(view: View, reason: str, line: Evidence) -> Finding:

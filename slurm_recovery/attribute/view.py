@@ -1,32 +1,39 @@
 """An observation made ready for the rows: only what belongs to this attempt, with its ranks and nodes.
 
-Owns the window in which evidence counts, and the record `Finding` that a row answers with. Decides nothing.
+Owns the windows in which evidence counts (window.py, history.py) and the record `Finding` that a row answers
+with. Decides nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 
+from slurm_recovery.attribute.history import split, spoken
 from slurm_recovery.attribute.ranks import Places, places
 from slurm_recovery.attribute.reasons import REASONS
-from slurm_recovery.detect.frame import frame
+from slurm_recovery.attribute.window import doubtful, last_time, of_this_attempt
+from slurm_recovery.detect.srun_words import hosts
 from slurm_recovery.records import Attempt, Category, Evidence, Observation, Role, Source, Suspect, Trust
 
 MINUTE = 60.0
 HOUR = 3600.0
-AFTER_END = 15 * MINUTE
-# A watchdog speaks 10 to 30 minutes after the fault, and may be set higher.
-BEFORE_END = 2 * HOUR
-# A time without its zone was taken as UTC: no zone is further away than this.
-ZONE_SLACK = 14 * HOUR
-# A job in these states may have stood still for long before it ended.
-LONG_STATES = ("TIMEOUT", "DEADLINE", "NODE_FAIL")
+MOST_RIVALS = 4
+MOST_NAMED = 64  # hosts of one line that are looked up
+
+
+@dataclass(frozen=True)
+class Rival:
+    """An explanation that a row weighed and did not take."""
+
+    reason: str
+    why: str
+    evidence: Evidence
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One row's answer: a cause, the evidence for it, and where it began."""
+    """One row's answer: a cause, the evidence for it with the root's line first, and where it began."""
 
     reason: str
     because: str
@@ -34,6 +41,7 @@ class Finding:
     rank: int | None = None
     suspects: tuple[Suspect, ...] = ()
     category: Category | None = None  # where it is not the reason's own
+    rivals: tuple[Rival, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -44,6 +52,10 @@ class View:
     observation: Observation
     evidence: tuple[Evidence, ...]
     places: Places
+    earlier: tuple[Evidence, ...] = ()  # of former attempts in the same file
+    doubted: frozenset[int] = frozenset()  # id() of kernel lines that may be of another time or job
+    _ranks: dict[int, int | None] = field(default_factory=dict, compare=False, repr=False)
+    _nodes: dict[int, str | None] = field(default_factory=dict, compare=False, repr=False)
 
     def having(
         self,
@@ -66,10 +78,26 @@ class View:
             and (not ids or found.signature in ids)
         )
 
+    def rank(self, found: Evidence) -> int | None:
+        """The global rank that the evidence comes from."""
+        if id(found) not in self._ranks:
+            self._ranks[id(found)] = self.places.rank(found)
+        return self._ranks[id(found)]
+
+    def node(self, found: Evidence) -> str | None:
+        """The job's node that the evidence comes from; None where that is not certain enough to name one."""
+        if id(found) not in self._nodes:
+            self._nodes[id(found)] = self.places.node(found)
+        return self._nodes[id(found)]
+
     @property
     def ended(self) -> float | None:
         """When the attempt ended by its own log, in the log's zone; None if no line tells."""
-        return _last(self.evidence)
+        return last_time(self.evidence)
+
+    def unread(self, source: Source) -> bool:
+        """Whether evidence of this kind could not be had: then silence says nothing."""
+        return any(gap.source is source for gap in self.observation.gaps)
 
 
 Row = Callable[[View], Finding | None]
@@ -82,52 +110,46 @@ def category(reason: str) -> Category | None:
 def view(observation: Observation) -> View:
     """The observation without the evidence that lies outside its attempt's window."""
     attempt = observation.attempt
-    log_end = _last(observation.evidence)
-    uptimes = _uptimes(observation.evidence)
-    evidence = tuple(
-        found
-        for found in observation.evidence
-        if _inside(found, attempt, log_end) and not _long_ago(found, attempt, uptimes)
-    )
-    return View(attempt, observation, evidence, places(attempt, evidence))
+    within, earlier = split(_by_file(_ours(of_this_attempt(observation))), attempt)
+    known = spoken(within, attempt)
+    where = places(attempt, known)
+    evidence = tuple(found for found in known if _of_the_job(found, where))
+    return View(attempt, observation, evidence, where, earlier, doubtful(evidence))
 
 
-def _last(evidence: Iterable[Evidence]) -> float | None:
-    times = [found.time for found in evidence if found.source is Source.JOB_LOG and found.time is not None]
-    return max(times) if times else None
+def _by_file(evidence: Sequence[Evidence]) -> list[Evidence]:
+    """The job's logs before the nodes', each in its own order: in which order they were read says nothing."""
+    return sorted(evidence, key=lambda found: (found.source is Source.KERNEL_LOG, found.place.rpartition(":")[0]))
 
 
-def _inside(evidence: Evidence, attempt: Attempt, log_end: float | None) -> bool:
-    """Whether kernel evidence belongs to this attempt; a line without a full date is given the benefit."""
-    if evidence.source is not Source.KERNEL_LOG or evidence.time is None:
-        return True
-    zoned = frame(evidence.line).zoned
-    end, same_zone = (log_end, not zoned) if attempt.end_time is None else (attempt.end_time, zoned)
-    if end is None:
-        return True
-    slack = 0.0 if same_zone else ZONE_SLACK
-    return _begin(attempt, end) - slack <= evidence.time <= end + AFTER_END + slack
+def _ours(evidence: Sequence[Evidence]) -> tuple[Evidence, ...]:
+    """All but what an attributor said: attributed.py alone hears that, and it may quote anything."""
+    return tuple(found for found in evidence if found.source is not Source.ATTRIBUTOR)
 
 
-def _uptimes(evidence: Iterable[Evidence]) -> dict[str | None, float]:
-    """The last time since boot that each node's kernel log tells."""
-    read = [(found.node, frame(found.line).uptime) for found in evidence if found.source is Source.KERNEL_LOG]
-    return {node: uptime for node, uptime in read if uptime is not None}
+def _of_the_job(found: Evidence, where: Places) -> bool:
+    """A kernel log of a node that the job did not have says nothing of it."""
+    foreign = found.source is Source.KERNEL_LOG and found.node is not None and where.known(found.node) is None
+    return not (foreign and where.nodes)
 
 
-def _long_ago(evidence: Evidence, attempt: Attempt, uptimes: dict[str | None, float]) -> bool:
-    """Whether the node's own kernel log went on for long after this line, so that it is of an earlier time."""
-    if evidence.source is not Source.KERNEL_LOG or attempt.state in LONG_STATES or evidence.node not in uptimes:
-        return False
-    uptime = frame(evidence.line).uptime
-    return uptime is not None and uptimes[evidence.node] - uptime > BEFORE_END
+def in_order(lines: Sequence[Evidence]) -> tuple[Evidence, ...]:
+    """The earliest first. Output order is no time order (buffers, many writers): times count where all have one."""
+    times = [found.time for found in lines]
+    if any(time is None for time in times):
+        return tuple(lines)
+    return tuple(sorted(lines, key=lambda found: found.time or 0.0))
 
 
-def _begin(attempt: Attempt, end: float) -> float:
-    """From when on evidence counts: a job that ran into its limit may have hung since its start."""
-    if attempt.state in LONG_STATES:
-        return attempt.start_time if attempt.start_time is not None else end - 24 * HOUR
-    return end - BEFORE_END
+def with_first(first: Evidence, same: Sequence[Evidence]) -> tuple[Evidence, ...]:
+    """The same lines, the given one first."""
+    return (first, *(found for found in same if found is not first))
+
+
+def others(first: Evidence, lines: Sequence[Evidence], why: Callable[[Evidence], str]) -> tuple[Rival, ...]:
+    """The first line of each other reason, and why it is not the cause."""
+    found_others = {found.reason: found for found in reversed(lines) if found.reason != first.reason}
+    return tuple(Rival(found.reason, why(found), found) for found in list(found_others.values())[:MOST_RIVALS])
 
 
 def quote(evidence: Evidence, places: Places) -> str:
@@ -150,17 +172,40 @@ def suspect(view: View, evidence: Evidence, node: str, reason: str) -> Suspect:
 def suspects(view: View, evidence: Iterable[Evidence], reason: str) -> tuple[Suspect, ...]:
     """The nodes that the evidence names, each once, by its most trusted line.
 
-    Nobody where the job's owner's words name every node of several: what all have in common is no node's fault.
+    Nobody where the job's owner's words name every node of several, or where half of the nodes see one fault of
+    what they share, a network or a file system: what many have in common is no node's fault.
     """
     best: dict[str, Evidence] = {}
     for found in evidence:
-        node = view.places.node(found)
-        if node is not None and (node not in best or _more_trusted(found, best[node])):
-            best[node] = found
-    everywhere = len(best) > 1 and len(best) == len(view.attempt.nodes)
-    if everywhere and all(found.trust is Trust.USER for found in best.values()):
+        for node in _named(view, found):
+            if node not in best or _more_trusted(found, best[node]):
+                best[node] = found
+    if len(best) > 1 and _shared(view, best, reason):
         return ()
     return tuple(suspect(view, best[node], node, reason) for node in sorted(best))
+
+
+# A kernel that hangs, or a process that cannot be ended, on most nodes alike waits for a file system of theirs.
+_BY_WHAT_IS_SHARED = ("node_hang", "kill_task_failed")
+
+
+def _shared(view: View, best: dict[str, Evidence], reason: str) -> bool:
+    of_all = category(reason) in (Category.INTERCONNECT, Category.STORAGE) or reason in _BY_WHAT_IS_SHARED
+    if of_all and 2 * len(best) > len(view.attempt.nodes):
+        return True
+    everywhere = len(best) == len(view.attempt.nodes)
+    return everywhere and all(found.trust is Trust.USER for found in best.values())
+
+
+def _named(view: View, found: Evidence) -> tuple[str, ...]:
+    """The job's nodes that a line is about: srun writes several as one host list."""
+    node = view.node(found)
+    if node is not None:
+        return (node,)
+    if found.node is None or "[" not in found.node:
+        return ()
+    known = (view.places.known(host) for host in hosts(found.node)[:MOST_NAMED])
+    return tuple(node for node in known if node is not None)
 
 
 def _more_trusted(found: Evidence, than: Evidence) -> bool:

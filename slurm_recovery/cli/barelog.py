@@ -1,49 +1,61 @@
 """Reads log files that somebody names on the command line: any file that the caller may read, and `-`.
 
 Unlike evidence/joblog.py it runs with the caller's own rights on paths that the caller chose, so nothing is
-refused; only the amount kept is bounded.
+refused and all is read; only what is unpacked from a packed file is bounded.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import stat
 import sys
+from collections.abc import Iterable
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 from slurm_recovery.cli.common import CommandError
-from slurm_recovery.records import Source
+from slurm_recovery.config.settings import Settings
+from slurm_recovery.detect.scan import scan
+from slurm_recovery.detect.signature import Signature
+from slurm_recovery.evidence.pieces import Unpacked, read_pieces, side_by_side
+from slurm_recovery.evidence.trace_dumps import Traces, read_traces
+from slurm_recovery.records import Attempt, Evidence, Source
 
-BLOCK = 1 << 20
 STDIN = "-"
-_KERNEL_NAME = re.compile(r"(?:dmesg|kern|kernel)(?:[.-](?P<node>.{1,200}?))??(?:\.log|\.txt)?(?:\.\d{1,3})?")
+_KERNEL_NAME = re.compile(r"(?:dmesg|kern|kernel)(?:[.-](?P<node>.{1,200}?))??(?:\.log|\.txt)?(?:\.\d{1,3})?(?:\.gz)?")
 _NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 class BareLog(NamedTuple):
-    """The end of a log; `skipped` bytes before it were not read, and `node` is the host it belongs to, if known."""
+    """What a log says. `trouble` is what kept part of it from being read, "" if nothing did."""
 
-    path: str
-    data: bytes
-    skipped: int
-    source: Source
-    node: str | None
+    evidence: tuple[Evidence, ...]
+    trouble: str
 
 
-def read_log(path: str, limit: int) -> BareLog:
-    """The last `limit` bytes. `dmesg.NODE.log` and `kern.log` are kernel logs by their names."""
+def scan_log(path: str, signatures: tuple[Signature, ...], most: int) -> BareLog:
+    """Scans one log. `dmesg.NODE.log` and `kern.log` are kernel logs by their names; gzip is unpacked to `most` bytes.
+
+    Raises CommandError where the file cannot be read.
+    """
     source, node = _kind(Path(path).name)
     try:
-        if path == STDIN:
-            data, skipped = _last(sys.stdin.buffer, limit)
-        else:
-            with open(path, "rb") as file:
-                data, skipped = _end(file, limit)
+        with sys.stdin.buffer if path == STDIN else open(path, "rb", buffering=0) as stream:
+            text = Unpacked(read_pieces(stream), most)
+            name = "stdin" if path == STDIN else path
+            found = scan(text, signatures=signatures, source=source, path=name, node=node, each=side_by_side)
     except OSError as error:
         raise CommandError(f"{path}: {error.strerror or error}") from error
-    return BareLog("stdin" if path == STDIN else path, data, skipped, source, node)
+    return BareLog(found, f"{path}: {text.trouble}" if text.trouble else "")
+
+
+def dumps_beside(paths: Iterable[str], attempt: Attempt, settings: Settings) -> Traces:
+    """What PyTorch's flight recorder left beside the first log that is a file, of that file's owner."""
+    for path in map(os.path.abspath, paths):
+        if os.path.isfile(path):
+            owner = attempt.model_copy(update={"user_id": os.stat(path).st_uid})
+            return read_traces(owner, [path], most=settings.trace_bytes, timeout=settings.trace_timeout)
+    return Traces()
 
 
 def _kind(name: str) -> tuple[Source, str | None]:
@@ -52,23 +64,3 @@ def _kind(name: str) -> tuple[Source, str | None]:
         return Source.JOB_LOG, None
     node = match["node"]
     return Source.KERNEL_LOG, node if node and _NODE_NAME.fullmatch(node) else None
-
-
-def _end(file: BinaryIO, limit: int) -> tuple[bytes, int]:
-    status = os.fstat(file.fileno())
-    if not stat.S_ISREG(status.st_mode):
-        return _last(file, limit)
-    skipped = max(0, status.st_size - limit)
-    file.seek(skipped)
-    return file.read(limit), skipped
-
-
-def _last(stream: BinaryIO, limit: int) -> tuple[bytes, int]:
-    """The last bytes of something that has no length: all of it is read, little of it kept."""
-    kept, skipped = bytearray(), 0
-    while block := stream.read(BLOCK):
-        kept += block
-        if (excess := len(kept) - limit) > 0:
-            del kept[:excess]
-            skipped += excess
-    return bytes(kept), skipped

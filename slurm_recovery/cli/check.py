@@ -25,6 +25,7 @@ from slurm_recovery.config.confile import ConfigError
 from slurm_recovery.config.settings import Config, Mode
 from slurm_recovery.config.signature_files import load_signatures
 from slurm_recovery.detect.signature import SignatureError
+from slurm_recovery.evidence.attributor import unusable
 from slurm_recovery.hooks.install import DEFAULT_HOOK_DIR, HOOKS, MODULE, hook_settings, written_settings
 from slurm_recovery.slurm.errors import SlurmError
 from slurm_recovery.store.errors import StoreError
@@ -254,6 +255,12 @@ def _signatures(there: Installation) -> Iterator[Problem]:
         yield Problem("error", str(error), "correct it, or unset SignatureDir; until then nothing is recovered")
 
 
+def _attributor(there: Installation) -> Iterator[Problem]:
+    address = there.config.settings.attributor
+    if address and (why := unusable(address)):
+        yield Problem("warning", f"Attributor={address} is not asked: {why}", "correct it, or unset Attributor")
+
+
 def _partitions(there: Installation) -> Iterator[Problem]:
     if there.cluster.unreachable:
         return
@@ -297,6 +304,7 @@ CHECKS: tuple[Callable[[Installation], Iterator[Problem]], ...] = (
     _trigger,
     _store,
     _signatures,
+    _attributor,
     _partitions,
     _sweeps,
     _modes,

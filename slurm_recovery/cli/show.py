@@ -16,7 +16,7 @@ from slurm_recovery.cli.times import duration, shown
 
 if TYPE_CHECKING:
     from slurm_recovery.cli.timeline import Moment
-    from slurm_recovery.records import Attempt, Attribution, Decision, Evidence, Incident, Observation
+    from slurm_recovery.records import Attempt, Attribution, Beaten, Decision, Evidence, Incident, Observation
     from slurm_recovery.store.step import Step
     from slurm_recovery.store.store import Store
 
@@ -190,7 +190,13 @@ def _cause(incident: Incident, attribution: Attribution) -> Iterator[str]:
     yield from _section("Evidence", EVIDENCE, [evidence_row(one) for one in attribution.evidence])
     if attribution.beaten:
         yield "Not the cause:"
-        yield from (f"{INDENT}{beaten.reason}: beaten by {beaten.by}" for beaten in attribution.beaten)
+        yield from (INDENT + lost(beaten) for beaten in attribution.beaten)
+
+
+def lost(beaten: Beaten) -> str:
+    """An explanation that lost, where it stood, and why it did not win."""
+    where = f" ({beaten.place})" if beaten.place else ""
+    return f"{beaten.reason}{where}: {beaten.why or f'beaten by {beaten.by}'}"
 
 
 def suspects(attribution: Attribution) -> Iterator[str]:

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_pascal
 
 from slurm_recovery.config.values import Bytes, Numbers, Seconds, Word
-from slurm_recovery.records import Verdict
+from slurm_recovery.records import Trust, Verdict
 
 
 class Mode(StrEnum):
@@ -99,9 +99,42 @@ class Settings(Policy):
         15, ge=0, description="How long a worker watches a released job; afterwards sweep does."
     )
     command_timeout: Seconds = Field(10, ge=1, le=300, description="The longest that one question to Slurm may take.")
-    log_bytes: Bytes = Field(4 << 20, ge=4096, le=1 << 30, description="How much of a log's end is read.")
+    log_bytes: Bytes = Field(
+        2 << 30,
+        ge=4096,
+        le=1 << 40,
+        description="How much of an attempt's log is read; of a longer one the first half of this and the last.",
+    )
     log_timeout: Seconds = Field(5, ge=1, le=120, description="The longest that reading a job's log may take.")
     snapshot_bytes: Bytes = Field(65536, ge=0, le=16 << 20, description="How much of a log's end is kept on record.")
+    trace_bytes: Bytes = Field(
+        1 << 30, ge=1 << 20, le=1 << 40, description="How many bytes of PyTorch's flight recorder dumps are read."
+    )
+    trace_timeout: Seconds = Field(
+        10,
+        ge=0,
+        le=300,
+        description="The longest that finding and reading the flight recorder's dumps beside a job's log may take. "
+        "0: they are not looked for.",
+    )
+    attributor: str = Field(
+        "",
+        pattern=r"^(/[^\x00-\x1f]*|https?://[!-~]+)?$",
+        description="A program (absolute path) or an http(s):// address of the site that is given each failed attempt "
+        "as JSON and may say why it failed. See conf/attributor.example.",
+    )
+    attributor_timeout: Seconds = Field(10, ge=1, le=300, description="The longest that Attributor may take to answer.")
+    attributor_weight: float = Field(
+        0.3,
+        ge=0,
+        le=1,
+        description="What Attributor's word is worth. From 0.5 on it goes before causes that are taken only because "
+        "nothing better was found; below, only before an unknown cause; 0 puts it on record and no more.",
+    )
+    attributor_trust: Annotated[Trust, Word] = Field(
+        Trust.USER,
+        description="user, or root: then nodes that Attributor names count as if Slurm itself had named them.",
+    )
     max_requeues_per_hour: int = Field(60, ge=0, description="Restarts by us on the whole cluster within an hour.")
     max_requeues_per_user_hour: int = Field(
         20, ge=0, description="Restarts by us of one user's jobs within an hour: nobody uses up the others' share."

@@ -1,209 +1,117 @@
-"""Who printed a line: the prefixes that launchers, c10d and NCCL put before it, and what srun says of tasks.
+"""Who printed a line and when: what its prefixes say, all together.
 
-Owns prefixes, timestamps and Slurm's host and task ranges. Knows no reason and no job: whether a task is a
-rank is decided in attribute/ranks.py. Log text is hostile: every function is bounded and none raises.
+Owns srun's label, the order of prefixes, and the rank that a library writes within its message. The prefixes' forms
+are in prefixes.py, those of times in times.py. Knows no reason and no job: whether a task is a rank, and where a rank
+ran, is decided in attribute/ranks.py. Log text is hostile: every function is bounded and none raises.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta, timezone
+from typing import NamedTuple
 
-from slurm_recovery.hostlist import HostlistError, expand
+from slurm_recovery.detect.prefixes import prefix
+from slurm_recovery.detect.srun_words import MOST_HOSTS, TaskEnd, hosts, task_end, tasks
+from slurm_recovery.detect.times import NOTHING, Yearless, any_time, inner_time, leading_time
 
-MOST_HOSTS = 16384
+__all__ = ["MOST_HOSTS", "Frame", "TaskEnd", "any_time", "frame", "hosts", "task_end", "tasks"]
 
 
-@dataclass(frozen=True)
-class Frame:
-    """What a line's prefixes say. `task` is srun's label: a rank only where every rank is a task of its own."""
+class Frame(NamedTuple):
+    """What a line's prefixes say.
+
+    `task` is srun's label: a rank only where every rank is a task of its own; of a heterogeneous job's component
+    (`component`) it counts from 0 in each; of a line that is `relayed` it is the launcher's that brought the line
+    from elsewhere. `in_group` marks a rank that is a process group's, which may be smaller than the world.
+    `local_rank` is a device's number where NCCL printed it. A line with `others` stands for as many more that Ray
+    left out, of whatever node.
+    """
 
     text: str  # the line without the prefixes that were understood
     task: int | None = None
+    component: int | None = None
     rank: int | None = None
+    in_group: bool = False
     local_rank: int | None = None
     node: str | None = None
+    ip: str | None = None
+    pid: int | None = None
+    others: int = 0
+    relayed: bool = False
     time: float | None = None
-    uptime: float | None = None  # seconds since the node's boot, where the kernel printed only that
     zoned: bool = False  # the time came with its offset; otherwise it was taken as UTC
+    uptime: float | None = None  # seconds since the node's boot, where the kernel printed only that
+    yearless: Yearless | None = None  # a date without its year
 
 
-_HOST = r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,120}[A-Za-z0-9])?"
-_N = r"\d{1,7}"
-
-# Each row is one prefix; they may follow one another, so they are tried again after each success.
-_PREFIXES = tuple(
-    re.compile(pattern)
-    for pattern in (
-        rf"\[rank: ?(?P<rank>{_N})\] ?",  # Lightning
-        rf"\[rank(?P<rank>{_N})\]:? ?",  # torch: c10d log prefix and excepthook
-        rf"\[default(?P<local_rank>{_N})\]: ?",  # torchrun --tee, --redirects
-        rf"\[{_N},(?P<rank>{_N})\]<std(?:out|err|diag)>: ?",  # Open MPI --tag-output
-        rf"\[{_N},{_N}\]\[(?P<node>{_HOST}):{_N}\] ?",
-        rf"(?P<node>{_HOST}):{_N}:{_N} \[(?P<local_rank>{_N})\] ?",  # NCCL: host:pid:tid [device]
-        rf"\[(?P<node>{_HOST}):{_N}(?::{_N}){{1,3}}\] {{1,4}}",  # UCX: [host:pid:thread:tid]
-        rf"\((?:[\w.:-]{{1,120}} )?pid={_N}(?:, ip=[\d.]{{7,15}})?\) ?",  # Ray
-        rf"(?P<node>{_HOST}): (?=\[(?:rank|default|\d{{1,7}},))",  # pdsh, clush before another prefix
-    )
-)
-MOST_PREFIXES = 6
-_LABEL = re.compile(rf" {{0,7}}(?P<task>{_N}):(?: |$)")  # srun --label, right-aligned to the widest task
-# c10d: "[Rank 3]", "[PG ID 0 PG GUID 0(default_pg) Rank 3]"; in any other group the number is not the global rank
-_INNER_RANK = re.compile(rf"\[(?:PG (?:ID )?0 [^\]]{{0,200}})?Rank (?P<rank>{_N})\]")
-
-_STAMP = re.compile(
-    r"\[?(?:kern {1,2}:\w{1,8} {0,3}: )?\[?"
-    r"(?P<date>\d{4}-\d\d-\d\d)[T _](?P<clock>\d\d:\d\d:\d\d)(?:[.,](?P<part>\d{1,9}))?"
-    r"(?P<zone>Z|[+-]\d\d:?\d\d)?\]?:? {0,3}(?:\| )?"
-)
-# dmesg -T: "[Thu Jun  4 10:22:30 2026]"; journalctl -k without a year carries no full date and is left alone
-_CTIME = re.compile(r"\[?(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) (?P<ctime>[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4})\] ?")
-_UPTIME = re.compile(r"(?:kern {1,2}:\w{1,8} {0,3}: )?\[ {0,8}(?P<uptime>\d{1,12}\.\d{1,9})\] ?")
+MOST_PREFIXES = 8
+# slurm src/common/write_labelled_message.c: `%*d: `, right-aligned to the widest task; `P%u %*d: ` in a component
+_LABEL = re.compile(r"(?a) {0,7}(?:P(?P<component>\d{1,4}) {1,8})?(?P<task>\d{1,7}):(?: |$)")
+_LABEL_FIRST = frozenset(" P0123456789")
+# c10d `[Rank 3]`, `[PG ID 0 PG GUID 0(default_pg) Rank 7]` (ProcessGroupNCCL.cpp createLogPrefix; in any other group
+# the number is not the global rank); DeepSpeed, Megatron `[Rank 3]`; accelerate src/accelerate/logging.py `[RANK 3]`
+_DEFAULT_GROUP = r"PG (?:ID )?(?:0 [^\]]{0,200}|\d{1,6} PG GUID [^\]]{0,80}\(default_pg\) )"
+_INNER = re.compile(rf"(?a)\[(?:(?P<world>{_DEFAULT_GROUP})?Rank|(?P<process>RANK)) (?P<rank>\d{{1,7}})\]")
+_INNER_WITHIN = 400
+# Ray python/ray/_private/ray_logging/__init__.py LogDeduplicator
+_REPEATED = re.compile(r"(?a) \[repeated (\d{1,7})x across cluster\]")
+_REPEATED_WITHIN = 600  # of the line's end
 
 
 def frame(line: str) -> Frame:
     """The line's prefixes, outermost first; of two that name the same thing the inner one counts."""
     found: dict[str, str] = {}
-    stamp = _Stamp()
-    if label := _LABEL.match(line):
-        found["task"], line = label["task"], line[label.end() :]
+    stamp, relayed = NOTHING, False
+    if line[:1] in _LABEL_FIRST and (label := _LABEL.match(line)):
+        _note(found, label)
+        line = line[label.end() :]
     for _ in range(MOST_PREFIXES):
-        if (read := _leading_time(line)) is not None:
-            length, told = read
-            stamp = stamp if stamp.told else told
+        if (known := prefix(line)) is not None:
+            match, relays = known
+            if relays:
+                relayed = True
+                found.pop("node", None)
+            _note(found, match)
+            line = line[match.end() :]
+        elif (read := leading_time(line)) is not None:
+            line = line[read[0] :]
+            stamp = stamp if stamp.told else read[1]
         else:
-            match = next((hit for prefix in _PREFIXES if (hit := prefix.match(line))), None)
-            if match is None:
-                break
-            length = match.end()
-            found.update({key: value for key, value in match.groupdict().items() if value is not None})
-        line = line[length:]
-    inner = _INNER_RANK.search(line, 0, 400)
-    if inner and "rank" not in found:
-        found["rank"] = inner["rank"]
+            break
+    stamp = stamp if stamp.told else inner_time(line)
+    in_group = "rank" not in found and _inner_rank(found, line)
+    number = {name: int(value) for name, value in found.items() if name not in ("node", "ip")}
     return Frame(
         text=line,
-        task=_number(found.get("task")),
-        rank=_number(found.get("rank")),
-        local_rank=_number(found.get("local_rank")),
+        in_group=in_group,
         node=found.get("node"),
+        ip=found.get("ip"),
+        others=_others(line),
+        relayed=relayed,
         time=stamp.time,
-        uptime=stamp.uptime,
         zoned=stamp.zoned,
+        uptime=stamp.uptime,
+        yearless=stamp.yearless,
+        **number,
     )
 
 
-def _number(text: str | None) -> int | None:
-    return int(text) if text is not None else None
+def _note(found: dict[str, str], match: re.Match[str]) -> None:
+    for name in match.re.groupindex:
+        if (value := match[name]) is not None:
+            found[name] = value
 
 
-@dataclass(frozen=True)
-class _Stamp:
-    time: float | None = None
-    zoned: bool = False
-    uptime: float | None = None
-
-    @property
-    def told(self) -> bool:
-        return self.time is not None or self.uptime is not None
+def _inner_rank(found: dict[str, str], line: str) -> bool:
+    """Takes the rank that stands within the line; whether it may be that of a smaller group."""
+    inner = _INNER.search(line, 0, _INNER_WITHIN) if "[" in line else None
+    if inner is None:
+        return False
+    found["rank"] = inner["rank"]
+    return inner["world"] is None and inner["process"] is None
 
 
-def _leading_time(line: str) -> tuple[int, _Stamp] | None:
-    """A time at the line's very start: how many characters it takes, and what it says."""
-    if match := _STAMP.match(line):
-        return match.end(), _Stamp(*_iso(match["date"], match["clock"], match["part"], match["zone"]))
-    if match := _CTIME.match(line):
-        return match.end(), _Stamp(_ctime(match["ctime"]))
-    if match := _UPTIME.match(line):
-        return match.end(), _Stamp(uptime=float(match["uptime"]))
-    return None
-
-
-def _iso(date: str, clock: str, part: str | None, zone: str | None) -> tuple[float | None, bool]:
-    try:
-        when = datetime.fromisoformat(f"{date}T{clock}").replace(tzinfo=_zone(zone))
-    except ValueError:
-        return None, False
-    return when.timestamp() + float(f"0.{part or 0}"), zone is not None
-
-
-def _zone(text: str | None) -> timezone:
-    if text in (None, "Z"):
-        return UTC
-    sign = -1 if text[0] == "-" else 1
-    return timezone(sign * timedelta(hours=int(text[1:3]), minutes=int(text[-2:])))
-
-
-def _ctime(text: str) -> float | None:
-    try:
-        return datetime.strptime(text, "%b %d %H:%M:%S %Y").replace(tzinfo=UTC).timestamp()
-    except ValueError:
-        return None
-
-
-_ANY_DATE = re.compile(r"(\d{4}-\d\d-\d\d)[T _](\d\d:\d\d:\d\d)")
-
-
-def any_time(line: str) -> float | None:
-    """The first full date and time anywhere in a line, taken as UTC; None if there is none."""
-    match = _ANY_DATE.search(line, 0, 2000)
-    return _iso(match[1], match[2], None, None)[0] if match else None
-
-
-def hosts(text: str) -> tuple[str, ...]:
-    """The hosts of a Slurm host list, at most MOST_HOSTS; () where it is none or names more."""
-    try:
-        return expand(text, MOST_HOSTS) if len(text) <= 4000 else ()
-    except HostlistError:
-        return ()
-
-
-def tasks(text: str) -> tuple[range, ...]:
-    """The spans of a Slurm task list (`8-10,12-15`), not expanded; () where it is none."""
-    spans = []
-    for part in text[:4000].split(","):
-        first, dash, last = part.partition("-")
-        if not _TASK.fullmatch(first) or (dash and not _TASK.fullmatch(last)):
-            return ()
-        spans.append(range(int(first), int(last if dash else first) + 1))
-    return tuple(span for span in spans if span)
-
-
-_TASK = re.compile(r"[0-9]{1,9}")
-
-
-@dataclass(frozen=True)
-class TaskEnd:
-    """What one `srun: error:` line says: these tasks on these hosts ended so."""
-
-    hosts: tuple[str, ...]
-    tasks: tuple[range, ...]
-    how: str  # "Exited with exit code 1", "Killed", "Aborted (core dumped)", "Out Of Memory"
-
-    @property
-    def count(self) -> int:
-        """How many tasks it speaks of."""
-        return sum(map(len, self.tasks))
-
-    @property
-    def first(self) -> int:
-        return min(span.start for span in self.tasks)
-
-    @property
-    def only(self) -> int | None:
-        """The task, if it speaks of one alone."""
-        return self.first if self.count == 1 else None
-
-
-# slurm src/srun/libsrun/launch.c: "%s: %s %s: %s"
-_TASK_END = re.compile(r"srun: error: (?P<hosts>\S{1,4000}): tasks? (?P<tasks>[\d,-]{1,4000}): (?P<how>.{1,80})")
-
-
-def task_end(line: str) -> TaskEnd | None:
-    """The line's end of tasks, where srun reports one."""
-    match = _TASK_END.search(line, 0, 8400)
-    if not match:
-        return None
-    named, numbers = hosts(match["hosts"]), tasks(match["tasks"])
-    return TaskEnd(named, numbers, match["how"].strip()) if named and numbers else None
+def _others(line: str) -> int:
+    """How many more lines Ray left out for this one."""
+    match = _REPEATED.search(line, max(0, len(line) - _REPEATED_WITHIN)) if "x across cluster]" in line else None
+    return max(0, int(match[1]) - 1) if match else 0

@@ -1,121 +1,100 @@
-"""Splits a log into lines and finds, in bounded time, the few that could matter.
+"""Cuts a log into blocks and blocks into lines, in constant memory.
 
-Owns bytes: line ends, colours, control characters, monster lines, and the search for literals. Knows no
-reason. Written so that another matcher can replace `Prefilter` without anyone else noticing.
+Owns bytes: where lines end, what a seam between two pieces is, colours and control characters, monster lines,
+and how a line's place in the log is said. Knows no signature and no reason, and reads no file.
 """
 
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
-from slurm_recovery.detect.signature import Signature
-
-LONGEST_LINE = 8192  # of a longer line only the first and last half of this are looked at
-MOST_ALIKE = 2000  # of lines that differ only in digits, as many are looked at: half the first, half the last
-MOST_LINES = 10000  # and of all lines that could matter
-# ECMA-48 control sequences and operating system commands, as terminals understand them
-_ANSI = re.compile(rb"\x1b(?:\[[0-9;?]{0,30}[ -/]{0,4}[@-~]|\][^\x07\x1b]{0,300}(?:\x07|\x1b\\)|[@-_])")
+PIECE = 1 << 20  # what readers hand over at once, and the longest line that is held together
+LONGEST_LINE = 8192  # of a longer line only its two ends and the surroundings of one literal are looked at
+NUMBERED = 64 << 20  # up to here a place is a line's number, beyond it the byte at which the line begins
+# ECMA-48 control sequences and operating system commands, as terminals understand them; none spans two lines
+_ANSI = re.compile(rb"\x1b(?:\[[0-9;?]{0,30}[ -/]{0,4}[@-~]|\][^\x07\x1b\n]{0,300}(?:\x07|\x1b\\)|[@-_])")
 _CONTROL = bytes(code for code in range(32) if code not in b"\t\n\r") + b"\x7f"
+_TELLTALES = (b"\x1b", b"\b", b"\0")  # without any of these, no word is cut in two by what a terminal does not show
 _DIGITS = b"0123456789"
 
-Line = tuple[int, bytes]
+
+class Block(NamedTuple):
+    """The whole lines `data[begin:end]`; `offset` is the place of data[0] in the log."""
+
+    data: bytes
+    begin: int
+    end: int
+    offset: int
 
 
-def split(data: bytes) -> list[Line]:
-    """The log's lines with their numbers. A carriage return ends a line too, but is not counted as one."""
-    if b"\x1b" in data:
-        data = _ANSI.sub(b"", data)
-    data = data.translate(None, _CONTROL)
-    lines = [(number, line) for number, line in enumerate(data.split(b"\n"), start=1) if line]
-    if b"\r" in data:
-        lines = [(number, part) for number, line in lines for part in line.split(b"\r") if part]
-    return [line if len(line[1]) <= LONGEST_LINE else _ends(line) for line in lines]
+class Line(NamedTuple):
+    """A line's text without its end, and where it begins in the log: its number from 1, and its byte from 0."""
+
+    text: bytes
+    number: int
+    offset: int
+
+    @property
+    def place(self) -> str:
+        """`:12`, the line's number; deep inside a huge log `:+81788928`, its byte (less +81788928P)."""
+        return f":{self.number}" if self.number else f":+{self.offset}"
 
 
-def _ends(line: Line) -> Line:
-    half = LONGEST_LINE // 2
-    return line[0], line[1][:half] + b" ... " + line[1][-half:]
+def pieces(data: bytes) -> Iterator[bytes]:
+    """What is in memory already, as readers hand it over."""
+    return (data[start : start + PIECE] for start in range(0, len(data), PIECE))
+
+
+def blocks(read: Iterable[bytes], offset: int = 0) -> Iterator[Block]:
+    """The log as blocks of whole lines, in order and without a gap; `offset` is where the first piece begins.
+
+    A piece is not copied: the line that lies across two of them becomes a small block between theirs. A line
+    longer than PIECE is cut.
+    """
+    seam, began = b"", offset
+    for piece in read:
+        first = piece.find(b"\n") + 1
+        if not first:
+            seam += piece
+            if len(seam) >= PIECE:
+                yield Block(seam, 0, len(seam), began)
+                seam, began = b"", began + len(seam)
+            continue
+        if seam:
+            line = seam + piece[:first]
+            yield Block(line, 0, len(line), began)
+        here = began + len(seam)
+        last = piece.rfind(b"\n") + 1
+        begin = first if seam else 0
+        if last > begin:
+            yield Block(piece, begin, last, here)
+        seam, began = piece[last:], here + last
+    if seam:
+        yield Block(seam, 0, len(seam), began)
+
+
+def is_clean(data: bytes) -> bool:
+    """Whether the words are whole as they stand: no colours, no overstriking, no NUL."""
+    return not any(sign in data for sign in _TELLTALES)
+
+
+def cleaned(block: Block) -> Block:
+    """The block's lines without colours and control characters. Line ends stay, so lines keep their numbers."""
+    data = _ANSI.sub(b"", block.data[block.begin : block.end]).translate(None, _CONTROL)
+    return Block(data, 0, len(data), block.offset + block.begin)
 
 
 def same(line: bytes) -> bytes:
-    """The line without its digits: progress lines become alike, and are then looked at once."""
+    """The line without its digits: progress lines become alike."""
     return line.translate(None, _DIGITS)
 
 
-class Prefilter:
-    """Which signatures a line could match, judged by their literals alone."""
-
-    def __init__(self, signatures: Sequence[Signature]) -> None:
-        self._signatures = tuple(signatures)
-        self._by_literal: dict[bytes, list[int]] = {}
-        for index, signature in enumerate(signatures):
-            for literal in signature.literals:
-                self._by_literal.setdefault(same(literal.encode()), []).append(index)
-
-    def candidates(self, lines: Sequence[Line]) -> list[tuple[Line, tuple[Signature, ...]]]:
-        """The lines that hold a literal, each with the signatures to try on it, in their order.
-
-        At most MOST_ALIKE lines that differ only in digits, and MOST_LINES in all.
-        """
-        kinds = [same(text) for _, text in lines]
-        rows = self._rows(list(dict.fromkeys(kinds)))
-        places = [place for place, kind in enumerate(kinds) if kind in rows]
-        return [(lines[place], rows[kinds[place]]) for place in _ends_of(_thinned(places, kinds), MOST_LINES)]
-
-    def _rows(self, kinds: Sequence[bytes]) -> dict[bytes, tuple[Signature, ...]]:
-        """For each kind of line that holds a literal: the signatures to try."""
-        found: dict[int, set[int]] = {}
-        text = b"\n".join(kinds)
-        starts = _starts(kinds)
-        for literal, indexes in self._by_literal.items():
-            for number in _where(text, literal, starts):
-                found.setdefault(number, set()).update(indexes)
-        return {
-            kinds[number]: tuple(self._signatures[index] for index in sorted(indexes))
-            for number, indexes in found.items()
-        }
-
-
-def _thinned(places: Sequence[int], kinds: Sequence[bytes]) -> list[int]:
-    """The places without those in the middle of more than MOST_ALIKE lines of one kind."""
-    totals = Counter(kinds[place] for place in places)
-    if not totals or max(totals.values()) <= MOST_ALIKE:
-        return list(places)
-    seen: Counter[bytes] = Counter()
-    kept = []
-    for place in places:
-        kind = kinds[place]
-        if seen[kind] < MOST_ALIKE // 2 or seen[kind] >= totals[kind] - MOST_ALIKE // 2:
-            kept.append(place)
-        seen[kind] += 1
-    return kept
-
-
-def _ends_of(places: list[int], most: int) -> list[int]:
-    return places if len(places) <= most else places[: most // 2] + places[-(most // 2) :]
-
-
-def _starts(kinds: Sequence[bytes]) -> list[int]:
-    starts, position = [], 0
-    for kind in kinds:
-        starts.append(position)
-        position += len(kind) + 1
-    return starts
-
-
-def _where(text: bytes, literal: bytes, starts: Sequence[int]) -> Iterator[int]:
-    """The numbers of the lines that hold the literal, each once."""
-    position = text.find(literal)
-    while position >= 0:
-        number = _line_of(position, starts)
-        yield number
-        if number + 1 >= len(starts):
-            return
-        position = text.find(literal, starts[number + 1])
-
-
-def _line_of(position: int, starts: Sequence[int]) -> int:
-    return bisect_right(starts, position) - 1
+def around(line: bytes, position: int) -> bytes:
+    """A monster line's head, the surroundings of `position`, and its tail; any other line as it is."""
+    if len(line) <= LONGEST_LINE:
+        return line
+    part = LONGEST_LINE // 4
+    begin, end = max(part, position - part), min(len(line) - part, position + part)
+    return b" ... ".join(piece for piece in (line[:part], line[begin:end], line[-part:]) if piece)

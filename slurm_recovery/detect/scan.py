@@ -1,208 +1,159 @@
-"""A log's bytes to evidence.
+"""A log to evidence, in one pass and in constant memory, from its first line to its last.
 
-Owns the walk over one log: which lines matter, which signature speaks for each, how often it was seen, and
-what is kept when there is too much. Reads no file and knows no job. Log text is hostile: any bytes give an
-answer, in time linear in their number.
+Owns the walk over one log: which of its lines are looked at. Reads no file and knows no job. Log text is
+hostile: any bytes give an answer, in time linear in their number.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
-from typing import Any
 
-from slurm_recovery.detect.frame import Frame, any_time, frame
-from slurm_recovery.detect.lines import Line, Prefilter, same, split
+from slurm_recovery.detect.lines import LONGEST_LINE, NUMBERED, Block, Line, around, blocks, pieces, same
+from slurm_recovery.detect.literals import Hits, Searcher, searcher
+from slurm_recovery.detect.margins import Margins
+from slurm_recovery.detect.notes import Notes
+from slurm_recovery.detect.placement import LITERALS
+from slurm_recovery.detect.sample import Sample
 from slurm_recovery.detect.signature import Signature
-from slurm_recovery.detect.table import Entry, TorchrunTable
-from slurm_recovery.records import Evidence, Role, Source, Trust
+from slurm_recovery.records import Evidence, Source, Trust
 
-LONGEST_EXCERPT = 500
-# How many different pieces of evidence are kept of one role: half of them the first seen, half the last.
-KEPT = {Role.ROOT: 160, Role.CONDITIONAL: 160, Role.SECONDARY: 80, Role.NOISE: 40}
-CLOCK = "clock"  # the signature id of the last dated line that the program printed
-CLOCK_LINES = 4  # such a line counts only this near to the program's last line
-TABLE = "torchrun_table"
-VOICE = "voice"  # one of the tasks, ranks or hosts that printed anything at all: it ran
-MOST_VOICES = 16
-_VOICE = re.compile(rb" {0,7}\d{1,7}: |\[rank\d{1,7}\]|[A-Za-z][\w.-]{0,60}:\d{1,10}:\d{1,10} \[")
-MOST_TABLE_LINES = 4000
-_SLURM = (b"srun:", b"slurmstepd:")
-_TABLE_KEYS = (b"  host  ", b"  rank  ", b"  exitcode")
+# What tells places without being a signature: lines of torchrun's failure tables, and where ranks say that they run.
+_PLACES = (b"  host  ", b"  rank  ", b"  exitcode", *(literal.encode() for literal in LITERALS))
 
-_Key = tuple[str, object, object, object]
+Each = Callable[[Callable[[Block], Hits], Iterable[Block]], Iterable[Hits]]
 
 
 def scan(
-    data: bytes,
+    log: bytes | Iterable[bytes],
     *,
     signatures: Sequence[Signature],
     source: Source,
     path: str,
     node: str | None = None,
     trust: Trust | None = None,
+    offset: int = 0,
+    each: Each = map,
 ) -> tuple[Evidence, ...]:
     """What a log says, in the order of its lines.
 
-    `node` is the host that the whole log belongs to, if it belongs to one. Trust is root for kernel logs and
-    user for everything that the job's owner could have written, unless given.
+    `log`: its bytes, or pieces of them in order, the first of which lies `offset` bytes into the file. `node` is
+    the host that the whole log belongs to, if it belongs to one. Trust is root for kernel logs and user for
+    everything that the job's owner could have written, unless given. `each` applies the search to the blocks and
+    answers in order: `map`, or what searches several blocks at once, where that is faster.
     """
-    lines = split(data)
-    walk = _Walk(source, path, node, trust or (Trust.ROOT if source is Source.KERNEL_LOG else Trust.USER))
-    rows = tuple(row for row in signatures if row.log in (None, source))
-    for line, candidates in _prefilter(rows).candidates(lines):
-        walk.line(line, candidates)
-    if source is Source.JOB_LOG and b"(local_rank:" in data:
-        walk.table(lines)
-    if source is Source.JOB_LOG:
-        walk.voices(lines)
-    walk.clock(lines)
-    return walk.evidence()
+    rows = _rows(tuple(row for row in signatures if row.log in (None, source)))
+    notes = Notes(source, path, node, trust or (Trust.ROOT if source is Source.KERNEL_LOG else Trust.USER))
+    walk = _Walk(rows, notes, numbered=offset == 0)
+    several = each if rows.searcher.parallel else map
+    for hits in several(rows.searcher.search, blocks(pieces(log) if isinstance(log, bytes) else log, offset)):
+        walk.take(hits)
+    walk.end()
+    return notes.evidence()
+
+
+class _Rows:
+    """The signatures, and which of them to try on a line."""
+
+    def __init__(self, signatures: Sequence[Signature]) -> None:
+        self._rows = [(row, tuple(literal.encode() for literal in row.literals)) for row in signatures]
+        self._literals = tuple(dict.fromkeys(literal for _, many in self._rows for literal in many))
+        self._kinds = [(same(literal), number) for number, (_, many) in enumerate(self._rows) for literal in many]
+        self.searcher: Searcher = searcher([*self._literals, *_PLACES])
+        self._of_kind = lru_cache(maxsize=4096)(self._possible)
+
+    def _possible(self, kind: bytes) -> tuple[tuple[Signature, tuple[bytes, ...]], ...]:
+        """The rows that may speak for lines that differ only in their digits."""
+        return tuple(self._rows[number] for number in sorted({number for text, number in self._kinds if text in kind}))
+
+    def of(self, line: bytes) -> tuple[Signature, ...]:
+        """The rows of which a literal is in the line, in the order in which they are tried."""
+        found = []
+        for row, many in self._of_kind(same(line)):
+            for literal in many:
+                if literal in line:
+                    found.append(row)
+                    break
+        return tuple(found)
+
+    def position(self, line: bytes) -> int:
+        """Where the first literal stands in the line; 0 where there is none."""
+        return min((found for literal in self._literals if (found := line.find(literal)) >= 0), default=0)
 
 
 @lru_cache(maxsize=8)
-def _prefilter(signatures: tuple[Signature, ...]) -> Prefilter:
-    return Prefilter(signatures)
+def _rows(signatures: tuple[Signature, ...]) -> _Rows:
+    return _Rows(signatures)
 
 
 class _Walk:
-    """One pass over one log."""
+    """One pass over one log: from blocks to the lines that are looked at."""
 
-    def __init__(self, source: Source, path: str, node: str | None, trust: Trust) -> None:
-        self._source, self._path, self._node, self._trust = source, path, node, trust
-        self._table = TorchrunTable()
-        self._found: dict[_Key, tuple[int, Evidence]] = {}
-        self._counts: dict[_Key, int] = {}
+    def __init__(self, rows: _Rows, notes: Notes, *, numbered: bool) -> None:
+        self._rows, self._notes = rows, notes
+        self._numbered = numbered
+        self._number = 1  # of the next block's first line, while lines are counted
+        self._sample = Sample()
+        self._margins = Margins()
 
-    def line(self, line: Line, rows: Sequence[Signature]) -> None:
-        text = line[1].decode("utf-8", errors="replace")
-        head = frame(text)
-        if hit := _first(rows, head.text):
-            self._hit(*hit, head, line[0], text)
+    def take(self, hits: Hits) -> None:
+        """The next block, and where in it to look."""
+        block = hits.block
+        counted = self._numbered and hits.raw.offset < NUMBERED
+        number = self._number if counted else 0
+        for line in _lines_at(hits, number):
+            self._offer(line)
+        self._margins.take(hits.raw, number)
+        if counted:
+            self._number += block.data.count(b"\n", block.begin, block.end)
 
-    def table(self, lines: Sequence[Line]) -> None:
-        """Takes the places from torchrun's failure tables, whatever prefix their lines have."""
-        entries = [line for line in lines if any(key in line[1] for key in _TABLE_KEYS)]
-        for number, data in entries[-MOST_TABLE_LINES:]:
-            text = data.decode("utf-8", errors="replace")
-            if entry := self._table.take(frame(text).text):
-                self._entry(entry, number, text)
+    def _offer(self, line: Line) -> None:
+        if b"\r" in line.text or len(line.text) > LONGEST_LINE:
+            for text in line.text.split(b"\r"):
+                part = around(text, self._rows.position(text)) if len(text) > LONGEST_LINE else text
+                self._take_part(line._replace(text=part))
+        else:
+            self._take_part(line)
 
-    def _hit(self, row: Signature, groups: dict[str, str | None], head: Frame, number: int, text: str) -> None:
-        rank = _int(groups.get("rank"))
-        rank = head.rank if head.rank is not None else rank
-        node = groups.get("node") or self._node or head.node
-        local_rank = _int(groups.get("local_rank"))
-        place = rank if rank is not None else ("task", head.task, head.local_rank)
-        wording = same(head.text[:80].encode()) if row.role is Role.ROOT else b""
-        found = self._place(
-            row.id,
-            number,
-            text,
-            reason=row.reason,
-            role=row.role,
-            node=node,
-            rank=rank,
-            local_rank=local_rank if local_rank is not None else head.local_rank,
-            time=head.time if head.time is not None else any_time(text),
-        )
-        self._keep((row.id, place, node, wording), number, found)
+    def _take_part(self, line: Line) -> None:
+        if self._telling(line.text) and self._sample.early(line):
+            self._look(line)
 
-    def _entry(self, entry: Entry, number: int, text: str) -> None:
-        found = self._place(
-            TABLE,
-            number,
-            text,
-            reason=entry.reason,
-            role=entry.role if entry.reason else Role.NOISE,
-            node=entry.node,
-            rank=entry.rank,
-            local_rank=entry.local_rank,
-        )
-        self._keep((TABLE, entry.rank, entry.node, entry.reason), number, found)
+    def _telling(self, text: bytes) -> bool:
+        return bool(self._rows.of(text)) or any(key in text for key in _PLACES)
 
-    def _place(self, signature: str, number: int, text: str, **known: Any) -> Evidence:
-        """Evidence of a place or time; a cause only if `known` gives it a reason and a role."""
-        values = {"reason": "", "role": Role.NOISE, "node": self._node, **known}
-        return Evidence(
-            source=self._source,
-            trust=self._trust,
-            signature=signature,
-            line=_excerpt(text),
-            place=f"{self._path}:{number}",
-            **values,
-        )
+    def _look(self, line: Line) -> None:
+        self._notes.line(line, self._rows.of(line.text))
 
-    def voices(self, lines: Sequence[Line]) -> None:
-        """Notes who printed anything: the first and the last few of those that can be told apart."""
-        heard: dict[bytes, Line] = {}
-        for line in lines:
-            if (match := _VOICE.match(line[1])) and match[0] not in heard:
-                heard[match[0]] = line
-        chosen = list(heard.values())
-        if len(chosen) > MOST_VOICES:
-            chosen = chosen[: MOST_VOICES // 2] + chosen[-(MOST_VOICES // 2) :]
-        for number, data in chosen:
-            text = data.decode("utf-8", errors="replace")
-            head = frame(text)
-            found = self._place(VOICE, number, text, rank=head.rank, node=head.node)
-            self._keep((VOICE, head.rank, head.node, head.task), number, found)
-
-    def clock(self, lines: Sequence[Line]) -> None:
-        """Notes when a job's program last printed a date, if that was nearly the last it printed.
-
-        In a kernel log: the last line that tells a time of any kind.
-        """
-        kernel = self._source is Source.KERNEL_LOG
-        own = lines if kernel else [line for line in lines[-200:] if not line[1].lstrip().startswith(_SLURM)]
-        for number, data in reversed(own[-CLOCK_LINES:]):
-            text = data.decode("utf-8", errors="replace")
-            when = frame(text).time if kernel else any_time(text)
-            if when is not None or (kernel and frame(text).uptime is not None):
-                self._keep((CLOCK, None, None, None), number, self._place(CLOCK, number, text, time=when))
-                return
-
-    def _keep(self, key: _Key, number: int, evidence: Evidence) -> None:
-        self._counts[key] = self._counts.get(key, 0) + 1
-        self._found.setdefault(key, (number, evidence))
-
-    def evidence(self) -> tuple[Evidence, ...]:
-        ordered = sorted(self._found.items(), key=lambda item: item[1][0])
-        counted = [
-            found.model_copy(update={"count": self._counts[key]}) if self._counts[key] > 1 else found
-            for key, (_, found) in ordered
-        ]
-        return tuple(_bounded(counted))
+    def end(self) -> None:
+        """What can only be done when the whole log has been seen."""
+        for line in self._sample.late():
+            self._look(line)
+        self._notes.more(self._sample.left_out)
+        if self._notes.source is Source.JOB_LOG:
+            self._notes.voices(self._margins.voices())
+        self._notes.clock(self._margins.last_lines())
 
 
-def _first(rows: Iterable[Signature], text: str) -> tuple[Signature, dict[str, str | None]] | None:
-    """The first row that matches the text, with its groups."""
-    for row in rows:
-        if match := _compiled(row.pattern).search(text):
-            return row, match.groupdict()
-    return None
+def _lines_at(hits: Hits, number: int) -> Iterator[Line]:
+    """The lines at the positions. `number`: of the block's first line, 0 where lines are not counted."""
+    text, begin, end, _ = hits.block
+    clean = hits.block is hits.raw
+    counted, raw, stop = begin, hits.raw.begin, begin - 1
+    for position in hits.positions:
+        if position <= stop:
+            continue
+        start = text.rfind(b"\n", begin, position) + 1 or begin
+        stop = text.find(b"\n", position, end)
+        stop = end if stop < 0 else stop
+        ends = text.count(b"\n", counted, start) if number or not clean else 0
+        counted, number = start, number + ends if number else 0
+        raw = start if clean else _after_ends(hits.raw.data, raw, ends)
+        yield Line(text[start:stop], number, hits.raw.offset + raw)
 
 
-@lru_cache(maxsize=4096)
-def _compiled(pattern: str) -> re.Pattern[str]:
-    return re.compile(pattern)
-
-
-def _int(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isdecimal() and len(text) < 10 else None
-
-
-def _excerpt(text: str) -> str:
-    """At most LONGEST_EXCERPT printable characters of a line."""
-    return "".join(char if char.isprintable() else " " for char in text[:LONGEST_EXCERPT]).strip()
-
-
-def _bounded(found: Sequence[Evidence]) -> list[Evidence]:
-    """At most KEPT of each role, the first and the last of them, in their order."""
-    dropped: set[int] = set()
-    for role, most in KEPT.items():
-        indexes = [index for index, evidence in enumerate(found) if evidence.role is role]
-        if len(indexes) > most:
-            dropped.update(indexes[most // 2 : len(indexes) - most // 2])
-    return [evidence for index, evidence in enumerate(found) if index not in dropped]
+def _after_ends(data: bytes, position: int, ends: int) -> int:
+    """Where the line begins that is `ends` line ends behind the position."""
+    for _ in range(ends):
+        position = data.find(b"\n", position) + 1
+    return position

@@ -16,10 +16,10 @@ from pydantic import ValidationError
 from slurm_recovery.config.signature_files import load_signatures
 from slurm_recovery.detect.scan import scan
 from slurm_recovery.detect.signature import Signature
+from slurm_recovery.evidence.pieces import Unpacked, read_pieces, side_by_side
 from slurm_recovery.records import Attempt, Evidence, Gap, Observation, Source
 
-MOST_BYTES = 64 * 1024 * 1024
-TAIL_CHARACTERS = 4000
+MOST_BYTES = 2 << 30  # unpacked from a packed log
 
 
 class CaseError(ValueError):
@@ -33,37 +33,27 @@ def read_case(folder: Path, signatures: Sequence[Signature] | None = None) -> Ob
     """
     signatures = load_signatures() if signatures is None else signatures
     attempt = _attempt(folder)
-    data, gaps = _bytes(folder / "job.log")
-    evidence = scan(data, signatures=signatures, source=Source.JOB_LOG, path="job.log")
+    evidence, gaps = _scanned(folder / "job.log", signatures, Source.JOB_LOG)
     for path in sorted(folder.glob("dmesg.*.log")):
-        found, gap = _kernel(path, signatures)
-        evidence, gaps = evidence + found, gaps + gap
-    return Observation(
-        attempt=attempt,
-        evidence=evidence,
-        gaps=gaps,
-        log_path=str(folder / "job.log"),
-        log_tail=data[-TAIL_CHARACTERS:].decode(errors="replace"),
-        log_end=len(data),
-    )
+        node = path.name.removeprefix("dmesg.").removesuffix(".log")
+        found, missing = _scanned(path, signatures, Source.KERNEL_LOG, node)
+        evidence, gaps = evidence + found, gaps + missing
+    return Observation(attempt=attempt, evidence=evidence, gaps=gaps, log_path=str(folder / "job.log"))
 
 
-def _kernel(path: Path, signatures: Sequence[Signature]) -> tuple[tuple[Evidence, ...], tuple[Gap, ...]]:
-    node = path.name.removeprefix("dmesg.").removesuffix(".log")
-    data, gaps = _bytes(path, Source.KERNEL_LOG)
-    return scan(data, signatures=signatures, source=Source.KERNEL_LOG, path=path.name, node=node), gaps
-
-
-def _bytes(path: Path, source: Source = Source.JOB_LOG) -> tuple[bytes, tuple[Gap, ...]]:
-    """The file's last MOST_BYTES; a file that cannot be read is a gap."""
+def _scanned(
+    path: Path, signatures: Sequence[Signature], source: Source, node: str | None = None
+) -> tuple[tuple[Evidence, ...], tuple[Gap, ...]]:
+    """What the file says; a file that cannot be read, or not whole, is a gap."""
     try:
         if not path.is_file():
-            return b"", (Gap(source=source, what=path.name, why="no such regular file"),)
-        with path.open("rb") as stream:
-            stream.seek(max(0, path.stat().st_size - MOST_BYTES))
-            return stream.read(MOST_BYTES), ()
+            return (), (Gap(source=source, what=path.name, why="no such regular file"),)
+        with path.open("rb", buffering=0) as stream:
+            text = Unpacked(read_pieces(stream), MOST_BYTES)
+            found = scan(text, signatures=signatures, source=source, path=path.name, node=node, each=side_by_side)
     except OSError as error:
-        return b"", (Gap(source=source, what=path.name, why=error.strerror or str(error)),)
+        return (), (Gap(source=source, what=path.name, why=error.strerror or str(error)),)
+    return found, (Gap(source=source, what=path.name, why=text.trouble),) if text.trouble else ()
 
 
 def _attempt(folder: Path) -> Attempt:

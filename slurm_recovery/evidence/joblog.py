@@ -1,143 +1,166 @@
-"""Reads the end of a job's log: bounded in bytes and time, and as the job's user where we are root.
+"""Reads a job's log from this attempt's first byte to its last: bounded in bytes and time, as the job's user.
 
 The path is the user's choice, so it may be a FIFO, a device, a link, another user's file, or hang. Only a
-regular file that belongs to the job's user is read, opened without following a link or waiting for a
-writer, in a child that is given up when its time is over. What cannot be read is a Gap, not an error.
+regular file that belongs to the job's user is read, opened without following a link or waiting for a writer.
+What cannot be read is a Gap, not an error. Of what is too long, or comes too slowly, the beginning and the end
+are read: a cascade's first words and its last.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
-import pwd
-import select
-import signal
 import stat
 import struct
 import time
+from collections.abc import Iterator
 from typing import NamedTuple
 
+from slurm_recovery.detect.lines import PIECE
+from slurm_recovery.evidence.as_user import Child, Refused, TooLate, Write
+from slurm_recovery.evidence.pieces import GZIP, Unpacked
 from slurm_recovery.records import Gap, Source
 
-MAX_DESCRIPTORS = 4096
-_HEADER = struct.Struct("!QQQ")  # inode, size, offset of the first byte that follows
+_HEADER = struct.Struct("!cQQQQ")  # +, inode, size, where this attempt's bytes begin, length of the tail that follows
+_FRAME = struct.Struct("!cQQ")  # +, offset in the file, length of the bytes that follow
 _NOT_REGULAR = "not a regular file"
 _NOT_OWNER = "belongs to uid {found}, not to the job's uid {wanted}"
 
 
-class LogTail(NamedTuple):
-    """The end of a log. `offset` is the place of data[0] in the file, `size` the file's length in bytes."""
+class Bounds(NamedTuple):
+    """How much is read: `most` bytes of one attempt, within `timeout` seconds; the last `tail` bytes come first."""
 
-    path: str
-    data: bytes
+    most: int
+    timeout: float
+    tail: int = 64 << 10
+
+
+class Part(NamedTuple):
+    """Bytes without a gap, `offset` bytes into the file. To be read to their end before the next part is asked for."""
+
     offset: int
-    size: int
-    inode: int
+    pieces: Iterator[bytes]
 
 
-class _Refused(Exception):
-    """The file is there and must not be read."""
+class _Frame(NamedTuple):
+    offset: int
+    data: bytes
 
 
-def read_tail(path: str, user_id: int, *, limit: int, timeout: float, start: int = 0, inode: int = 0) -> LogTail | Gap:
-    """The last `limit` bytes of the file, none before byte `start` of the file with that `inode`."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(reading)
-        _child(writing, path, user_id, limit, (start, inode))
-    os.close(writing)
-    try:
-        answer = _collect(reading, limit + 4096, time.monotonic() + timeout)
-    finally:
-        os.close(reading)
-        _end(child)
-    if answer is None:
-        return _gap(path, f"no answer within {timeout:g} s")
-    if not answer.startswith(b"+") or len(answer) < 1 + _HEADER.size:
-        return _gap(path, answer[1:].decode(errors="replace") or "the reader died")
-    found_inode, size, offset = _HEADER.unpack_from(answer, 1)
-    return LogTail(path, answer[1 + _HEADER.size :], offset, size, found_inode)
+class JobLog:
+    """An open log. `size` and `inode` are the file's; `tail` its last bytes; `gaps` is complete after `parts`."""
+
+    def __init__(self, path: str, child: Child, bounds: Bounds, header: bytes) -> None:
+        _, self.inode, self.size, self.begin, length = _HEADER.unpack(header)
+        self.path, self.gaps = path, [_gap(path, why) for why in _too_long(self.size - self.begin, bounds)]
+        self._child, self._bounds = child, bounds
+        self.tail = child.read(length)
+        self._read_to, self._packed, self._why = self.begin, False, "the file became shorter"
+
+    def parts(self) -> Iterator[Part]:
+        """This attempt's bytes: one part, or a beginning and an end where the middle was not read."""
+        frames = self._frames()
+        following = next(frames, None)
+        while following is not None:
+            first, following = following, None
+
+            def pieces(frame: _Frame | None = first) -> Iterator[bytes]:
+                nonlocal following
+                while frame is not None and frame.offset == self._read_to:
+                    self._read_to += len(frame.data)
+                    yield frame.data
+                    frame = next(frames, None)
+                following = frame
+
+            self._read_to = first.offset
+            yield Part(first.offset, self._text(first, pieces()))
+        yield from self._tail_unread()
+
+    def _text(self, first: _Frame, read: Iterator[bytes]) -> Iterator[bytes]:
+        """The pieces, unpacked if the file is packed; then its tail is the text's."""
+        if first.offset or not first.data.startswith(GZIP):
+            yield from read
+            return
+        unpacked, self.tail, self._packed = Unpacked(read, self._bounds.most), b"", True
+        for text in unpacked:
+            self.tail = (self.tail + text)[-self._bounds.tail :]
+            yield text
+        if unpacked.trouble:
+            self.gaps.append(_gap(self.path, unpacked.trouble))
+
+    def _frames(self) -> Iterator[_Frame]:
+        try:
+            while (head := self._child.read(_FRAME.size)).startswith(b"+") and len(head) == _FRAME.size:
+                _, offset, length = _FRAME.unpack(head)
+                yield _Frame(offset, self._child.read(length))
+        except TooLate:
+            self._why = f"no more within {self._bounds.timeout:g} s (LogTimeout)"
+        else:
+            self._why = head[1:].decode(errors="replace") or self._why
+
+    def _tail_unread(self) -> Iterator[Part]:
+        """The file's end, where the reading stopped before it."""
+        behind = self.size - self._read_to
+        if behind <= 0:
+            return
+        text = b"" if self._packed else self.tail[-behind:]
+        self.gaps.append(_gap(self.path, f"{behind - len(text)} of {self.size} bytes were not read: {self._why}"))
+        if text:
+            yield Part(self.size - len(text), iter((text,)))
+
+
+@contextlib.contextmanager
+def open_log(path: str, user_id: int, bounds: Bounds, *, start: int = 0, inode: int = 0) -> Iterator[JobLog | Gap]:
+    """The log, to be read inside the block; none of it before byte `start` of the file with that `inode`."""
+    deadline = time.monotonic() + bounds.timeout
+    with Child(lambda write: _send(write, path, user_id, bounds, (start, inode)), user_id, deadline) as child:
+        try:
+            header = child.read(_HEADER.size)
+            answer = JobLog(path, child, bounds, header) if _is_header(header) else None
+        except TooLate:
+            yield _gap(path, f"no answer within {bounds.timeout:g} s")
+            return
+        if answer is None:
+            with contextlib.suppress(TooLate):
+                header += child.read(1000)
+        yield answer or _gap(path, header[1:].decode(errors="replace") or "the reader died")
+
+
+def _is_header(answer: bytes) -> bool:
+    return answer.startswith(b"+") and len(answer) == _HEADER.size
 
 
 def _gap(path: str, why: str) -> Gap:
     return Gap(source=Source.JOB_LOG, what=path, why=why)
 
 
-def _child(writing: int, path: str, user_id: int, limit: int, since: tuple[int, int]) -> None:
-    """Reads and answers `+header data` or `-why`, then ends without running anything of the parent's."""
-    answer = b"-the reader failed"
-    try:
-        # What we inherited goes first: a child that hangs in the kernel must not keep the worker's lock.
-        os.closerange(3, writing)
-        os.closerange(writing + 1, MAX_DESCRIPTORS)
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        _become(user_id)
-        answer = b"+" + _read(path, user_id, limit, *since)
-    except _Refused as refused:
-        answer = b"-" + str(refused).encode(errors="replace")
-    except OSError as error:
-        answer = f"-{errno.errorcode.get(error.errno or 0, 'OSError')}: {error.strerror}".encode()
-    except (KeyError, ValueError) as error:
-        answer = f"-{error}".encode(errors="replace")
-    finally:
-        with contextlib.suppress(OSError):
-            while answer:
-                answer = answer[os.write(writing, answer) :]
-        os._exit(0)
+def _too_long(size: int, bounds: Bounds) -> list[str]:
+    unread = size - bounds.most
+    return [f"{unread} of {size} bytes, in its middle, were not read (LogBytes)"] if unread > 0 else []
 
 
-def _become(user_id: int) -> None:
-    """Give up root for good; a no-op for any other user, who has nothing to give up."""
-    if os.geteuid() != 0 or user_id == 0:
-        return
-    try:
-        entry = pwd.getpwuid(user_id)
-    except KeyError:
-        raise _Refused(f"uid {user_id} has no account here") from None
-    os.initgroups(entry.pw_name, entry.pw_gid)
-    os.setresgid(entry.pw_gid, entry.pw_gid, entry.pw_gid)
-    os.setresuid(user_id, user_id, user_id)
-
-
-def _read(path: str, user_id: int, limit: int, start: int, inode: int) -> bytes:
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-    handle = os.open(path, flags)
+def _send(write: Write, path: str, user_id: int, bounds: Bounds, since: tuple[int, int]) -> None:
+    """In the child: the header, the tail, then frame after frame."""
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     status = os.fstat(handle)
     if not stat.S_ISREG(status.st_mode):
-        raise _Refused(_NOT_REGULAR)
+        raise Refused(_NOT_REGULAR)
     if status.st_uid != user_id:
-        raise _Refused(_NOT_OWNER.format(found=status.st_uid, wanted=user_id))
-    same = status.st_ino == inode and status.st_size >= start
-    offset = max(status.st_size - limit, start if same else 0, 0)
-    data = bytearray()
-    while len(data) < limit and (block := os.pread(handle, min(1 << 20, limit - len(data)), offset + len(data))):
-        data += block
-    return _HEADER.pack(status.st_ino, status.st_size, offset) + bytes(data)
+        raise Refused(_NOT_OWNER.format(found=status.st_uid, wanted=user_id))
+    start, inode = since
+    begin = start if status.st_ino == inode and status.st_size >= start else 0
+    size = status.st_size
+    tail = os.pread(handle, min(bounds.tail, size - begin), max(begin, size - bounds.tail))
+    write(_HEADER.pack(b"+", status.st_ino, size, begin, len(tail)) + tail)
+    for first, last in _spans(begin, size, bounds.most):
+        while first < last and (data := os.pread(handle, min(PIECE, last - first), first)):
+            write(_FRAME.pack(b"+", first, len(data)))
+            write(data)
+            first += len(data)
 
 
-def _collect(reading: int, limit: int, deadline: float) -> bytes | None:
-    """All that the child says until it closes its end; None where the time is over first."""
-    answer = bytearray()
-    while len(answer) <= limit:
-        ready, _, _ = select.select([reading], [], [], max(0.0, deadline - time.monotonic()))
-        if not ready:
-            return None
-        block = os.read(reading, 1 << 20)
-        if not block:
-            break
-        answer += block
-    return bytes(answer)
-
-
-def _end(child: int) -> None:
-    """Kill the child; one that the kernel cannot end (a dead file system) is left behind, not waited for."""
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(child, signal.SIGKILL)
-    for _ in range(50):
-        with contextlib.suppress(ChildProcessError):
-            if os.waitpid(child, os.WNOHANG) == (0, 0):
-                time.sleep(0.002)
-                continue
-        return
+def _spans(begin: int, end: int, most: int) -> tuple[tuple[int, int], ...]:
+    """All of it, or as much of the beginning and of the end as may be read."""
+    if end - begin <= most:
+        return ((begin, end),)
+    return (begin, begin + most // 2), (end - (most - most // 2), end)

@@ -77,6 +77,8 @@ _FIELDS: Mapping[str, tuple[str, Reader]] = {
     "NodeList": ("nodes", expand),
     "ReqNodes": ("required_nodes", expand),
     "NumNodes": ("num_nodes", lambda value: _count(value.partition("-")[0])),
+    "NumTasks": ("num_tasks", _count),
+    "NTPerNode": ("ntasks_per_node", _count),
     "Feature": ("features", _text),
     "PriorityLong": ("priority", _count),
     "WorkDir": ("work_dir", _text),

@@ -57,6 +57,8 @@ class Job(Record):
     excluded_nodes: tuple[str, ...] = ()
     required_nodes: tuple[str, ...] = ()
     num_nodes: int = 0
+    num_tasks: int = 0
+    ntasks_per_node: int = 0  # as it was asked for; 0 where it was not
     features: str = ""
     priority: int = 0
     work_dir: str = ""

@@ -178,6 +178,8 @@ def _values(record: Any) -> dict[str, object]:
         "excluded_nodes": expand(record.excluded_nodes or ""),
         "required_nodes": expand(record.required_nodes or ""),
         "num_nodes": record.num_nodes or 0,
+        "num_tasks": record.ntasks or 0,
+        "ntasks_per_node": record.ntasks_per_node or 0,
         "features": ",".join(record.constraints),
         "priority": record.priority or 0,
         "work_dir": record.working_directory or "",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -56,6 +57,16 @@ def test_setup_twice_check_and_remove(bare: Site) -> None:
     bare.srecover("setup", "--remove", "--hook-dir", str(bare.hooks))
 
 
+def signatures(cluster: PrivateCluster) -> Path:
+    """A site's signatures, with a pattern that could run away."""
+    folder = cluster.folder / "signatures.d"
+    folder.mkdir()
+    row = ["[[signature]]", "id = 'slow'", "reason = 'unknown'", "role = 'root'", "literals = ['abcd']"]
+    row += ["pattern = '(?:a+)+abcd'", "source = 'ours'", "example = 'aabcd'", "counterexample = 'b'"]
+    (folder / "mysite.toml").write_text("\n".join(row) + "\n")
+    return folder
+
+
 def test_check_names_what_is_wrong(bare: Site) -> None:
     bare.install()
     bare.sweep()
@@ -65,7 +76,8 @@ def test_check_names_what_is_wrong(bare: Site) -> None:
     cluster.run("strigger", "--clear", "--user=root")
     cluster.append_conf(["MinJobAge=30", "JobRequeue=0"])
     bare.restart_slurmctld()
-    bare.configure({"WatchdogTimeout": "25"}, "PartitionName=nosuch Mode=act\n")
+    settings = {"WatchdogTimeout": "25", "Attributor": "/no/such/program", "SignatureDir": str(signatures(cluster))}
+    bare.configure(settings, "PartitionName=nosuch Mode=act\n")
     found = problems(bare)
     for words in (
         "is open to others (mode 755)",
@@ -75,6 +87,8 @@ def test_check_names_what_is_wrong(bare: Site) -> None:
         "JobRequeue=0",
         "written for other settings (watchdog)",
         "PartitionName=nosuch: no such partition",
+        "Attributor=/no/such/program is not asked: ",
+        "mysite.toml: slow: pattern: ",
     ):
         assert has(found, words), (words, found)
     bare.conf.write_text("Mode=act\nMaxRequeus=3\n")

@@ -111,8 +111,8 @@ def jobs(cluster: PrivateCluster) -> Jobs:
     started = cluster.work / "started"
     ids = {
         "running": cluster.sbatch(
-            "-N2", "-w", "n1", "-x", "n4", "-C", "a", "--requeue", "-J", "run", "--comment=why not",
-            "-o", "out-%x-%j-%%", "-e", "err-%A", script=SLEEP,
+            "-N2", "--ntasks-per-node=2", "-w", "n1", "-x", "n4", "-C", "a", "--requeue",
+            "-J", "run", "--comment=why not", "-o", "out-%x-%j-%%", "-e", "err-%A", script=SLEEP,
         ),
         "default log": cluster.sbatch("-J", "plain", script=SLEEP),
         "pending": held("-N1-2", "-x", "n[3-4]", "-C", "a&b", "--no-requeue", "-p", "few"),
@@ -175,6 +175,7 @@ def test_a_running_job(slurm: Slurm, cluster: PrivateCluster, jobs: Jobs) -> Non
     assert fields(job, "array_job_id", "array_task_id", "het_job_id", "expedited") == (None, None, None, False)
     assert set(job.nodes) > {"n1"}
     assert len(job.nodes) == job.num_nodes == 2
+    assert (job.num_tasks, job.ntasks_per_node) == (4, 2)
     assert fields(job, "required_nodes", "excluded_nodes", "features") == (("n1",), ("n4",), "a")
     assert fields(job, "requeue", "batch", "restart_count") == (True, True, 0)
     assert fields(job, "user_id", "user", "partition", "name", "comment") == (0, "root", "main", "run", "why not")

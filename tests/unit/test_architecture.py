@@ -23,7 +23,7 @@ PURE = ("detect", "attribute", "decide")
 # datetime and tomllib are looked at more closely below.
 PURE_MAY = frozenset(
     "__future__ re math enum typing collections collections.abc dataclasses functools itertools bisect datetime "
-    "tomllib pydantic itertools".split()
+    "tomllib pydantic hyperscan".split()
 )
 # What pure code must not reach through the modules of ours that it imports either.
 IMPURE = frozenset(

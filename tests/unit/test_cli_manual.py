@@ -70,7 +70,7 @@ def test_every_key_is_in_the_manual_with_its_default_and_sentence() -> None:
 def test_declarations_are_read_with_kind_and_range() -> None:
     rows = {row.key: row for row in declared(Settings)}
     assert rows["Mode"][1:4] == ("off|observe|act", "", "observe")
-    assert rows["LogBytes"][1:4] == ("size", "4K to 1G", "4M")
+    assert rows["LogBytes"][1:4] == ("size", "4K to 1024G", "2G")
     assert rows["WatchdogTimeout"][1:4] == ("time", "1 to 600", "20")
     assert rows["StopExit"][1:4] == ("number[,number...]", "", "")
     assert rows["SlurmConf"][1:4] == ("path", "", "")

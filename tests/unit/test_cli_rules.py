@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 
@@ -39,7 +40,7 @@ def test_explain_needs_no_installation(log: Path) -> None:
     answer = run("explain", str(log))
     assert answer.status == 0
     assert answer.lines[0].startswith("Cause: gpu_ecc_uncorrectable (hardware, rank 3)")
-    assert answer.lines[1].startswith("Would do: requeue (restart 1 of 3, no node excluded: ")
+    assert answer.lines[1].startswith("Would do: requeue (restart 1 of 3, no node excluded)")
 
 
 def test_explain_finds_the_node_of_a_rank(log: Path) -> None:
@@ -49,7 +50,10 @@ def test_explain_finds_the_node_of_a_rank(log: Path) -> None:
 
 
 def test_explain_shows_the_line_with_its_place(log: Path) -> None:
-    assert any(f"{log}:3 " in line and "uncorrectable ECC" in line for line in run("explain", str(log)).lines)
+    lines = run("explain", str(log)).lines
+    first = lines.index("Lines:") + 2
+    assert lines[first].startswith(f"   {log.name}:3 ")
+    assert "uncorrectable ECC" in lines[first]
 
 
 def test_explain_shows_at_most_ten_lines(tmp_path: Path) -> None:
@@ -60,7 +64,49 @@ def test_explain_shows_at_most_ten_lines(tmp_path: Path) -> None:
 
 
 def test_explain_reads_standard_input() -> None:
-    assert "(stdin:1)" in run("explain", "-", stdin=ECC).out
+    assert "   stdin:1 " in run("explain", "-", stdin=ECC).out
+
+
+def test_explain_says_what_beat_the_other_explanations_and_where_they_stood(log: Path) -> None:
+    lines = run("explain", str(log)).lines
+    (beaten,) = lines[lines.index("Not the cause:") + 1 :]
+    assert beaten.startswith("   nccl_network_error (job.log:2): a device that fails explains ")
+    assert beaten.endswith(" (job.log:3)")
+
+
+def test_explain_tells_logs_of_one_name_apart(tmp_path: Path) -> None:
+    logs = [tmp_path / folder / "job.log" for folder in ("a", "b")]
+    for path, text in zip(logs, (ECC, RESET), strict=True):
+        path.parent.mkdir()
+        path.write_text(text)
+    printed = run("explain", *map(str, logs)).out
+    assert all(f"{path}:1 " in printed for path in logs)
+
+
+def test_explain_counts_what_followed_and_shows_one_of_each_kind(tmp_path: Path) -> None:
+    log = tmp_path / "job.log"
+    log.write_text("".join(RESET.replace("rank0", f"rank{rank}") for rank in range(8) if rank != 3) + ECC)
+    lines = run("explain", str(log)).lines
+    shown = lines[lines.index("Lines:") + 2 : lines.index("Not the cause:")]
+    assert ["uncorrectable ECC" in line for line in shown] == [True, False]
+    assert shown[1].split()[:2] == ["job.log:1", "7x"]
+
+
+def test_explain_says_where_an_earlier_attempt_ends(tmp_path: Path) -> None:
+    log = tmp_path / "job.log"
+    log.write_text(
+        ECC + "slurmstepd: error: *** JOB 8 ON a1 CANCELLED AT 2026-01-01T00:00:00 DUE TO JOB REQUEUE ***\n"
+        "resuming from step 4000\n[rank1]: ValueError: bad shape\n"
+    )
+    printed = run("explain", str(log))
+    assert "python_exception" in printed.lines[0]
+    assert "all before job.log:2 is of an earlier attempt" in printed.out
+
+
+def test_without_a_state_the_log_alone_speaks() -> None:
+    line = "srun: error: Node failure on a2\n[rank1]: ValueError: bad shape\n"
+    assert "node_fail" in run("explain", "--nodes", "a[1-2]", "-", stdin=line).lines[0]
+    assert "python_exception" in run("explain", "--nodes", "a[1-2]", "--state", "FAILED", "-", stdin=line).lines[0]
 
 
 def test_a_kernel_log_is_known_by_its_name_and_belongs_to_its_node(tmp_path: Path) -> None:
@@ -71,13 +117,15 @@ def test_a_kernel_log_is_known_by_its_name_and_belongs_to_its_node(tmp_path: Pat
     assert "suspect a2 (trust root)" in answer.out
 
 
-def test_explain_reads_the_end_of_a_long_log_and_says_so(tmp_path: Path) -> None:
+def test_explain_reads_all_of_a_log_and_of_a_packed_one_what_may_be_unpacked(tmp_path: Path) -> None:
     site = Site(tmp_path, "LogBytes=4K\n")
-    log = tmp_path / "long.log"
-    log.write_text(ECC + "x" * 5000 + "\n" + "[rank1]: ValueError: bad shape\n")
-    answer = site.run("explain", str(log))
-    assert "python_exception" in answer.lines[0]
-    assert answer.lines[-1].startswith("Only the last 4K of ")
+    text = ECC + "x" * 5000 + "\n" + "[rank1]: ValueError: bad shape\n"
+    (tmp_path / "long.log").write_text(text)
+    (tmp_path / "long.log.gz").write_bytes(gzip.compress(text.encode()))
+    assert "gpu_ecc_uncorrectable" in site.run("explain", str(tmp_path / "long.log")).lines[0]
+    answer = site.run("explain", str(tmp_path / "long.log.gz"))
+    assert "gpu_ecc_uncorrectable" in answer.lines[0]
+    assert answer.lines[-1] == f"{tmp_path}/long.log.gz: only the first 4096 bytes were unpacked"
 
 
 @pytest.mark.parametrize("data", [b"", b"\xff\xfe\x00\x1b]0;pwned\x07" * 100, b"\r\r\n" * 1000, b"x" * 200_000])

@@ -9,7 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_recovery.config.signature_files import load_signatures
-from slurm_recovery.detect.scan import KEPT, LONGEST_EXCERPT, MOST_VOICES, VOICE, scan
+from slurm_recovery.detect.margins import MOST_VOICES
+from slurm_recovery.detect.notes import KEPT, LONGEST_EXCERPT, VOICE
+from slurm_recovery.detect.scan import scan
 from slurm_recovery.records import Evidence, Role, Source, Trust
 
 SIGNATURES = load_signatures()
@@ -63,15 +65,17 @@ def test_ranks_are_kept_apart() -> None:
         b"x\r\n" + OOM + b"\r\n",
         OOM[:60],
         OOM + b"x" * 1_000_000,
+        b"x" * 500_000 + b" CUDA out of memory. Tried to allocate 2.00 GiB." + b"x" * 500_000,
         b"torch.OutOfMemoryError: " + b"x" * 1_000_000 + b" CUDA out of memory. Tried to allocate 2.00 GiB.",
     ],
-    ids=["cr-only", "colour", "title", "nul", "not-utf8", "crlf", "cut", "long-head", "long-tail"],
+    ids=["cr-only", "colour", "title", "nul", "not-utf8", "crlf", "cut", "long-head", "long-middle", "long-tail"],
 )
 def test_the_line_is_found_whatever_surrounds_it(data: bytes) -> None:
     (found,) = job(data)
     assert found.reason == "cuda_oom"
     assert len(found.line) <= LONGEST_EXCERPT
     assert found.line.isprintable()
+    assert "out of memory" in found.line
 
 
 def test_much_evidence_is_thinned_from_the_middle() -> None:
@@ -145,6 +149,6 @@ def test_no_mixture_of_known_lines_raises(parts: list[bytes]) -> None:
     ids=["progress", "errors-only", "one-line", "empty-lines"],
 )
 def test_four_megabytes_take_no_time_to_speak_of(data: bytes) -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     job(data)
-    assert time.perf_counter() - start < 3.0  # 0.05 to 0.4 s on one core of 2024; slow machines are not failures
+    assert time.process_time() - start < 3.0  # 0.05 to 0.4 s on one core of 2024; slow machines are not failures

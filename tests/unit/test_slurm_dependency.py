@@ -58,7 +58,7 @@ def test_no_text_is_an_error(text: str) -> None:
 
 
 def test_a_very_long_field_takes_no_time() -> None:
-    began = time.monotonic()
+    began = time.process_time()
     assert not names_job("afterok:" + ":".join(f"{number}_7(unfulfilled)" for number in range(100, 20000)), PLAIN)
     assert not names_job("afterok:" + "1" * 20000 + "(" * 20000, PLAIN)
-    assert time.monotonic() - began < 2
+    assert time.process_time() - began < 2

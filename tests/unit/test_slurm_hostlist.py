@@ -57,10 +57,10 @@ def test_what_is_no_host_list(text: str) -> None:
     ],
 )
 def test_a_range_bomb_is_refused_at_once(text: str) -> None:
-    began = time.monotonic()
+    began = time.process_time()
     with pytest.raises(HostlistError):
         expand(text)
-    assert time.monotonic() - began < 3
+    assert time.process_time() - began < 3
 
 
 def test_the_greatest_cluster_fits() -> None:
@@ -107,17 +107,17 @@ def test_folding_sorts_and_drops_doubles() -> None:
     ],
 )
 def test_a_bomb_costs_next_to_nothing(text: str) -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     with pytest.raises(HostlistError):
         expand(text)
-    assert time.perf_counter() - began < 3
+    assert time.process_time() - began < 3
 
 
 def test_a_long_list_is_read_in_linear_time() -> None:
     names = [f"n{number}" for number in range(60_000)]
-    began = time.perf_counter()
+    began = time.process_time()
     assert expand(",".join(names)) == tuple(names)
-    assert time.perf_counter() - began < 5
+    assert time.process_time() - began < 5
 
 
 def test_brackets_beside_digits_and_several_brackets() -> None:
