@@ -11,17 +11,28 @@ import re
 from slurm_recovery.attribute.lagging import listed, of_ranks
 from slurm_recovery.attribute.reasons import REASONS
 from slurm_recovery.attribute.view import Finding, View
+from slurm_recovery.detect.frame import frame
 from slurm_recovery.records import Evidence, Role, Source, Suspect, Trust
 
 # distributed_c10d.py: "... on rank: 3, for key: store_based_barrier_key:1 (world_size=32, worker_count=24, ..."
 _STORE = re.compile(r"world_size=(\d{1,7}), worker_count=(\d{1,7})")
+# TCPStore.cpp: "Timed out after 1801 seconds waiting for clients. 3/4 clients joined."
+_CLIENTS = re.compile(r"waiting for clients\. (\d{1,6})/(\d{1,6}) clients")
+MOST_HEARD = 16  # of more tasks not all are noted: detect/margins.py
 _MISSING_RANKS = re.compile(r"\[missing ranks: (\d[\d, ]{0,400})\]")
 MOST_RANKS = 65536
 
 
 def absent(view: View) -> Finding | None:
     """Who is missing: at a meeting of processes, in a barrier, or among the heartbeats."""
-    return _from_store(view) or _from_rendezvous(view) or _listed_tasks(view) or _stalled(view) or _no_heartbeat(view)
+    return (
+        _from_store(view)
+        or _from_clients(view)
+        or _from_rendezvous(view)
+        or _listed_tasks(view)
+        or _stalled(view)
+        or _no_heartbeat(view)
+    )
 
 
 def _from_rendezvous(view: View) -> Finding | None:
@@ -48,6 +59,22 @@ def _from_store(view: View) -> Finding | None:
     missing = sorted(set(range(world)) - came)
     why = f"{most} of {world} ranks came; rank {listed(missing)} did not."
     return _missing(view, "rendezvous_timeout", why, lines, ranks=missing) if missing else None
+
+
+def _from_clients(view: View) -> Finding | None:
+    """The only task that printed nothing, where the store misses one client of as many as there are tasks."""
+    lines = view.having(reasons=("rendezvous_timeout",))
+    counts = [(int(match[1]), int(match[2])) for found in lines if (match := _CLIENTS.search(found.line))]
+    tasks = len(view.attempt.nodes) * (view.attempt.ntasks_per_node or 0)
+    if not counts or not 2 < tasks <= MOST_HEARD or counts[0] != (tasks - 1, tasks) or view.unread(Source.JOB_LOG):
+        return None
+    heads = (frame(found.line) for found in view.having(source=Source.JOB_LOG))
+    silent = sorted(set(range(tasks)) - {head.task for head in heads if not head.relayed})
+    if len(silent) != 1:
+        return None
+    node = view.places.layout.task_node(silent[0])
+    why = f"{tasks - 1} of {tasks} clients came; task {silent[0]} printed nothing."
+    return _missing(view, "rendezvous_timeout", why, lines, ranks=silent, nodes=(node,) if node else ())
 
 
 def _listed_tasks(view: View) -> Finding | None:

@@ -13,6 +13,7 @@ from slurm_recovery.attribute.ends import told_by_exit
 from slurm_recovery.attribute.first_rank import only_end, told_first
 from slurm_recovery.attribute.one_node import may_be_a_nodes, on_one_node
 from slurm_recovery.attribute.reasons import REASONS
+from slurm_recovery.attribute.statements import TABLE
 from slurm_recovery.attribute.view import Finding, Rival, View, category, in_order, suspects, told
 from slurm_recovery.records import Category, Evidence, Role, Source, Verdict
 
@@ -20,7 +21,9 @@ from slurm_recovery.records import Category, Evidence, Role, Source, Verdict
 CONDITIONAL = (
     "cancelled_by_user",
     "ib_link_error",
+    "nic_failure",
     "nic_link_down",
+    "host_memory_error",
     "gpu_ecc_uncorrectable",
     "gpu_nvlink_error",
     "silent_data_corruption",
@@ -31,6 +34,8 @@ CONDITIONAL = (
     "local_disk_full",
     "disk_full",
     "shm_exhausted",
+    "host_oom",
+    "cuda_oom",
     "nan_loss",
     "illegal_memory_access",
     "gpu_internal_error",
@@ -39,6 +44,7 @@ CONDITIONAL = (
     "segfault",
     "script_error",
     "dataloader_killed",
+    "import_error",
     "unknown",  # an error of one's own all the same
     "ucx_transport_error",
     "nccl_network_error",
@@ -54,6 +60,7 @@ _EVERYBODYS = ("rendezvous_timeout", "gloo_connection_error", "nccl_network_erro
 _WAITING = ("nccl_timeout", "hang", "rendezvous_timeout", "gloo_connection_error", "nccl_network_error")
 _LOST = ("nccl_timeout", "gloo_connection_error", "nccl_network_error")
 MOST_RIVALS = 4
+FEW = 3  # nodes of which one is lost
 
 
 def teardown(view: View) -> Finding | None:
@@ -83,12 +90,16 @@ def conditional(view: View) -> Finding | None:
     same = in_order([found for found in lines if found.reason == reason])
     if may_be_a_nodes(reason) and (on_one := on_one_node(view, same[0], same)):
         return on_one
-    ranks = {view.rank(found) for found in same if found.source is Source.JOB_LOG}
+    ranks = _ranks(view, same)
     rank = ranks.pop() if len(ranks) == 1 else None
     if rank is None and category(reason) is not Category.NODE:
         rank = only_end(view)
         rank = rank if rank is not None else told_first(view)
-    nodes = suspects(view, _by_itself(same), reason) if REASONS[reason].action is Verdict.REQUEUE_EXCLUDE else ()
+    nodes = (
+        suspects(view, _by_itself(same) or _one_gone(view, same), reason)
+        if REASONS[reason].action is Verdict.REQUEUE_EXCLUDE
+        else ()
+    )
     rank = None if reason in _EVERYBODYS else rank
     others = {found.reason: found for found in reversed(lines) if found.reason != reason}
     rivals = [
@@ -97,6 +108,13 @@ def conditional(view: View) -> Finding | None:
     return Finding(
         reason, told(view, reason, same[0]), same, rank=rank, suspects=nodes, rivals=tuple(rivals[:MOST_RIVALS])
     )
+
+
+def _ranks(view: View, same: Sequence[Evidence]) -> set[int | None]:
+    """The ranks that speak; a launcher's line that tells only the local rank adds none to those of its table."""
+    tables = {found.local_rank for found in same if found.signature == TABLE}
+    spoken = [(view.rank(found), found.local_rank) for found in same if found.source is Source.JOB_LOG]
+    return {rank for rank, local in spoken if rank is not None or local not in tables - {None}}
 
 
 def _without_late_meetings(view: View, lines: Sequence[Evidence]) -> Sequence[Evidence]:
@@ -119,8 +137,21 @@ def _strongest(lines: Iterable[Evidence]) -> str | None:
 
 
 def _by_itself(same: Iterable[Evidence]) -> list[Evidence]:
-    """What a node's kernel says of itself, or a program of the device it runs on; not what one says of another."""
-    return [found for found in same if found.source is Source.KERNEL_LOG or category(found.reason) is Category.HARDWARE]
+    """What a node's kernel says of itself, or a program of the device or disk it uses; not what one says of another."""
+    return [found for found in same if found.source is Source.KERNEL_LOG or _of_its_own(found.reason)]
+
+
+def _of_its_own(reason: str) -> bool:
+    return category(reason) is Category.HARDWARE or reason == "local_disk_full"
+
+
+def _one_gone(view: View, same: Sequence[Evidence]) -> Sequence[Evidence]:
+    """Ray's word that it lost one node of several; as a job ends it loses all of them."""
+    lost = [found for found in same if found.signature == "ray_node_dead"]
+    one = len({view.node(found) for found in lost} - {None}) == 1 and not any(
+        view.node(found) is None for found in lost
+    )
+    return lost if one and len(view.attempt.nodes) >= FEW else ()
 
 
 def consequences(view: View) -> Finding | None:

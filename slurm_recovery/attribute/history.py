@@ -26,6 +26,9 @@ _OF_JOB = re.compile(r"\*\*\* JOB (\d{1,12})")
 _NAMED_JOB = re.compile(r"(?:\*\*\* (?:JOB|STEP) |StepId=)(\d{1,12})\b")
 _NAMING = ("task_end", "slurm_oom", "srun_node_failure", "task_launch_failed", "stepd_terminated")
 _TASK_ENDS = ("task_end", "slurm_oom", "segfault", "other_crash", "bus_error")  # signatures of srun's words about tasks
+_NO_PORT = "port_in_use"
+# What ranks may meet before they meet each other, or for want of it.
+_AT_THE_START = (_NO_PORT, "python_exception", "import_error", "bad_arguments", "unknown", "mpi_abort", "segfault")
 MOST_TASKS = 131072  # named in all: the lines are the user's
 # A requeued job waits two minutes (slurm.conf, bf/DEFAULT_REQUEUE); a killed one ends within KillWait, 30 s.
 _ANOTHER_END = 60.0
@@ -60,6 +63,8 @@ def _boundary(evidence: Sequence[Evidence], log: Sequence[int], attempt: Attempt
         if _ends_job(found, attempt.job_id) and (begin > index or _ends_again(evidence, log, index)):
             return index
         if found.signature in _STEP_ENDS and begin > index and cause > begin:
+            return index
+        if found.signature in _TASK_ENDS and _never_began(evidence, log, index):
             return index
         if (found.signature == RESTART or _of_others(found, nodes)) and cause > index:
             return index
@@ -109,6 +114,18 @@ def _last_of_a_step(evidence: Sequence[Evidence], log: Sequence[int], attempt: A
         ended |= tasks
         last = index
     return boundary
+
+
+def _never_began(evidence: Sequence[Evidence], log: Sequence[int], index: int) -> bool:
+    """Whether a step that had got no port ended here, and ranks got further after that: they are of another one.
+
+    Without the port no rank meets another, so that none goes on to an error of its devices, files or memory.
+    """
+    before = {evidence[other].reason for other in log if other < index and _is_cause(evidence[other])}
+    if before != {_NO_PORT}:
+        return False
+    later = [evidence[other] for other in log if other > index and _is_cause(evidence[other])]
+    return any(found.reason not in _AT_THE_START for found in later)
 
 
 def _ends_again(evidence: Sequence[Evidence], log: Sequence[int], index: int) -> bool:

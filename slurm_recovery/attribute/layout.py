@@ -130,7 +130,7 @@ def _tasks_are_ranks(attempt: Attempt, found: Said, *, apart: bool) -> bool:
     tasks = len(attempt.nodes) * per_node if per_node else None
     if apart or found.launched or any(task != rank for task, rank in found.pairs):
         return False
-    if tasks is not None and world is not None and world > tasks:
+    if tasks is not None and max(world or 0, found.last_rank + 1) > tasks:
         return False
     if per_node is not None and per_node > 1:
         return True

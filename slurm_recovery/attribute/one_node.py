@@ -6,12 +6,13 @@ found here may keep a job off a node, and never drains one.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from slurm_recovery.attribute.first_rank import root_rank
 from slurm_recovery.attribute.reasons import REASONS
 from slurm_recovery.attribute.view import Finding, View, suspects, told
-from slurm_recovery.records import Category, Evidence, Source
+from slurm_recovery.records import Category, Evidence, Role, Source
 
 # Messages that any rank of a node would meet alike, so that one rank is proof enough.
 _ONE_RANK_IS_ENOUGH = ("gpu_missing", "driver_mismatch")
@@ -23,6 +24,10 @@ _ALSO = ("command_not_found", "cuda_arch_mismatch", "name_resolution_failed", "r
 # A full disk that no path tells the place of: on few nodes, and not on the first, which often saves for all, it is
 # their own.
 _BECOMES = {"disk_full": "local_disk_full"}
+# A program that others find at the same place: sharing the folder is what differs. Not where nodes hold their own.
+_ELSEWHERE = re.compile(
+    r"(?<![\w./-])/(?!(?:usr|s?bin|opt|lib\w{0,3}|etc|tmp|var|dev|run)/)[\w.-]{1,80}/[\w./-]{1,200}"
+)
 _KEEP_OWNER = (Category.HARDWARE, Category.NODE, Category.STORAGE)
 FEW = 4  # several nodes may be at fault where they are no more than this part of all
 
@@ -36,16 +41,18 @@ def on_one_node(view: View, first: Evidence, same: Sequence[Evidence]) -> Findin
     """The finding against a node, where the message is one of a node's own or is proven on few nodes only."""
     row = REASONS[first.reason]
     also = row.code in _ALSO and len(view.attempt.nodes) > 2
-    becomes = row.one_node or ("" if _tells_path(view, same) else _BECOMES.get(row.code, ""))
+    becomes = row.one_node or _shared_place(same) or ("" if _tells_path(view, same) else _BECOMES.get(row.code, ""))
     if not becomes and row.category is not Category.NODE and not also:
         return None
     reason = becomes or row.code
     by_itself = not becomes and not also and reason not in BY_COMPARISON
     nodes = suspects(view, same, reason)
+    light = _said_lightly(view, row.code) if by_itself and not nodes else ()
+    nodes = nodes or suspects(view, light, reason)
     if not nodes or (not by_itself and not _proven(view, same, reason)):
         return None
     accused = {one.node for one in nodes}
-    with_kernel = suspects(view, (*same, *view.having(source=Source.KERNEL_LOG, reasons=(reason,))), reason)
+    with_kernel = suspects(view, (*same, *light, *view.having(source=Source.KERNEL_LOG, reasons=(reason,))), reason)
     return Finding(
         reason,
         told(view, reason, first),
@@ -54,6 +61,17 @@ def on_one_node(view: View, first: Evidence, same: Sequence[Evidence]) -> Findin
         suspects=tuple(one for one in with_kernel if one.node in accused),
         category=None if REASONS[reason].category in _KEEP_OWNER else Category.NODE,
     )
+
+
+def _said_lightly(view: View, reason: str) -> Sequence[Evidence]:
+    """The same from who would not be believed alone, but tells where it is."""
+    return view.having(source=Source.JOB_LOG, role=Role.CONDITIONAL, reasons=(reason,))
+
+
+def _shared_place(same: Sequence[Evidence]) -> str:
+    """What a program becomes that is missing where its folder is that of all nodes."""
+    missing = all(found.reason == "command_not_found" and _ELSEWHERE.search(found.line, 0, 400) for found in same)
+    return "mount_missing" if missing else ""
 
 
 def _tells_path(view: View, same: Sequence[Evidence]) -> bool:

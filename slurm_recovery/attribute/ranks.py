@@ -18,6 +18,10 @@ from slurm_recovery.detect.frame import Frame, frame
 from slurm_recovery.detect.srun_words import MOST_HOSTS, TaskEnd, task_end
 from slurm_recovery.records import Attempt, Evidence, Source
 
+# slurm src/slurmd/slurmstepd/task.c: printed without srun's label; the task exits with the errno (ENOENT, EACCES)
+_OF_STEPD = ("slurmstepd: error: execve(): ", "slurmstepd: error: couldn't chdir")
+_NOT_EXECUTED = ("Exited with exit code 2", "Exited with exit code 13")
+_BY_PID = " pid="  # Ray's own prefix, see detect/prefixes.py
 MOST_NAME = 128  # characters of a node's name
 
 
@@ -116,18 +120,35 @@ class Places:
             return Where(None, f"Ray printed one line for {head.others + 1}")
         if (node := self.known(evidence.node)) is not None:
             return Where(node, "the line names it")
+        if evidence.node is not None and (node := self.layout.of_address.get(evidence.node)) is not None:
+            return Where(node, f"the line names its address {evidence.node}")
         if evidence.source is Source.KERNEL_LOG:
             return Where(None, "a kernel log of no node of the job")
         if (node := self._speaker(head)) is not None:
             return Where(node, "the line begins with its name")
+        if head.relayed and _BY_PID in evidence.line[:MOST_NAME] and (node := self._driver(head)) is not None:
+            return Where(node, "the driver's own node, and srun saw a task fail there alone")
         if head.ip is not None:
             node = self.layout.of_address.get(head.ip)
             return Where(node, f"{'the' if node else 'no node is known by the'} address {head.ip}")
         task = self._task(evidence.line)
         if task is not None:
             return self._of_task(task)
+        if evidence.line.startswith(_OF_STEPD) and (node := self._only_host_that_failed()) is not None:
+            return Where(node, "srun saw tasks end with that error on it alone")
         rank = self.rank(evidence)
         return self._of_rank(rank) if rank is not None else Where(None, "the line tells neither host, task nor rank")
+
+    def _driver(self, head: Frame) -> str | None:
+        """The node of the only task that failed by itself, where each node has one: Ray's driver, or vLLM's."""
+        ends = [end for end in self.ends if end.how.startswith("Exited")]
+        alone = len(ends) == 1 and ends[0].only is not None and self.per_node == 1 and head.ip is None
+        return self.known(ends[0].hosts[0]) if alone else None
+
+    def _only_host_that_failed(self) -> str | None:
+        """The one host on which tasks could not be executed: slurmstepd's exit code is then the errno."""
+        hosts = {self.known(host) for end in self.ends if end.how in _NOT_EXECUTED for host in end.hosts}
+        return hosts.pop() if len(hosts) == 1 else None
 
     def _speaker(self, head: Frame) -> str | None:
         """The node whose name pdsh or clush put before the line."""

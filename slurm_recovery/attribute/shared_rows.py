@@ -5,11 +5,11 @@ Owns when such a fault outranks what the program raised: any exception may be al
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from slurm_recovery.attribute.cause_rows import messengers_only
 from slurm_recovery.attribute.first_rank import first_rank_on
+from slurm_recovery.attribute.reading import OF_ANYTHING
 from slurm_recovery.attribute.view import Finding, Rival, View, category, in_order, others, suspects, told
 from slurm_recovery.detect.frame import frame
 from slurm_recovery.records import Category, Evidence, Role, Source
@@ -19,10 +19,6 @@ _OWNERS = (Category.INTERCONNECT, Category.STORAGE)
 _EVICTED = ("lustre_evicted", "gpfs_panic")
 # What says that it works again.
 _RECOVERED = ("nccl_port_active", "link_up", "nfs_ok", "lustre_restored")
-# Exceptions that libraries raise for whatever failed below them; others tell of the program's own mistakes.
-_OF_ANYTHING = re.compile(
-    r"(?:[A-Za-z_]\w{0,60}\.){0,8}(?:RuntimeError|OSError|IOError|SystemError|InternalError|Exception): "
-)
 
 
 def shared_fault(view: View) -> Finding | None:
@@ -32,7 +28,7 @@ def shared_fault(view: View) -> Finding | None:
     if finding is None:
         return None
     first = finding.evidence[0]
-    any_of_all = all(_OF_ANYTHING.match(frame(found.line).text) for found in messengers)
+    any_of_all = all(OF_ANYTHING.match(frame(found.line).text) for found in messengers)
     if any_of_all and not _recovered(view, first):
         return finding
     felt = view.having(source=Source.JOB_LOG, role=Role.CONDITIONAL, categories=_OWNERS)

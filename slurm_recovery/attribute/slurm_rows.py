@@ -18,6 +18,7 @@ from slurm_recovery.detect.notes import CLOCK
 from slurm_recovery.records import Category, Evidence, Role, Source, Suspect, Trust
 
 SILENCE = 1 * HOUR  # a program that printed dates and then nothing for so long had hung
+BEHIND_IT = 12  # lines that may follow an error's own: the rest of its message and of its stack
 LONG_BEFORE = 30 * MINUTE
 TIME_STATES = ("TIMEOUT", "DEADLINE")
 
@@ -95,6 +96,9 @@ def cancelled(view: View) -> Finding | None:
     by = view.attempt.state.split()[-1]
     stranger = by.isdecimal() and int(by) != view.attempt.user_id
     reason = "cancelled_by_admin" if stranger and (int(by) == 0 or view.attempt.user_id >= 0) else "cancelled_by_user"
+    kernel = kernel_hardware(view) if reason == "cancelled_by_admin" else None  # a health check may have cancelled it
+    if kernel is not None and REASONS[kernel.reason].category is Category.HARDWARE:
+        return kernel
     return Finding(reason, f"{REASONS[reason].sentence} State {view.attempt.state}.")
 
 
@@ -114,11 +118,27 @@ def _long_before(view: View) -> Finding | None:
     finding, end = local_error(view), view.ended
     if finding is None or not finding.evidence or end is None:
         return None
-    error = finding.evidence[0]
+    error, last = finding.evidence[0], _last_clock(view)
     if error.time is not None:
-        return finding if end - error.time >= LONG_BEFORE else None
-    last = _last_clock(view)
-    return finding if last is not None and end - (last.time or end) >= SILENCE and _after(view, error, last) else None
+        went_on = last is not None and (last.time or 0.0) - error.time >= LONG_BEFORE
+        return finding if end - error.time >= LONG_BEFORE and not went_on else None
+    if last is None:
+        return finding if _last_words(view, finding) else None
+    return finding if end - (last.time or end) >= SILENCE and _after(view, error, last) else None
+
+
+def _last_words(view: View, finding: Finding) -> bool:
+    """Whether ranks ended of the error, and nobody printed anything between it and Slurm's word about the limit."""
+    limit = next(iter(view.having(source=Source.JOB_LOG, signatures=("slurm_time_limit",))), None)
+    ranks = [found for found in finding.evidence if found.rank is not None and found.source is Source.JOB_LOG]
+    lines = [number for found in ranks if (number := _number(found)) is not None]
+    at = _number(limit) if limit is not None else None
+    return at is not None and bool(lines) and 0 < at - max(lines) <= BEHIND_IT
+
+
+def _number(found: Evidence) -> int | None:
+    number = found.place.rpartition(":")[2]
+    return int(number) if number.isdecimal() else None
 
 
 def _last_clock(view: View) -> Evidence | None:

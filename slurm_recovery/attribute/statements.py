@@ -56,6 +56,7 @@ class Said:
     grouped: dict[int, set[tuple[int | None, str | None]]] = field(default_factory=lambda: defaultdict(set))
     components: bool = False  # labels that count per component of a heterogeneous job
     last_label: int = -1
+    last_rank: int = -1
 
 
 def said(evidence: Iterable[tuple[Evidence, Frame]], nodes: Nodes) -> Said:
@@ -78,6 +79,7 @@ def _line(found: Said, one: Evidence, head: Frame, nodes: Nodes) -> None:
     if head.rank is not None and head.in_group:
         found.grouped[head.rank].add((task, here))
     elif head.rank is not None and not head.others:
+        found.last_rank = max(found.last_rank, head.rank)
         _rank_at(found, head.rank, task, here)
     _captured(found, one, head, nodes)
     for placement in placements(head):

@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 
 from slurm_recovery.attribute.history import split, spoken
 from slurm_recovery.attribute.ranks import Places, places
+from slurm_recovery.attribute.reading import read
 from slurm_recovery.attribute.reasons import REASONS
 from slurm_recovery.attribute.window import doubtful, last_time, of_this_attempt
-from slurm_recovery.detect.srun_words import hosts
+from slurm_recovery.detect.frame import frame
+from slurm_recovery.detect.srun_words import TaskEnd, hosts
 from slurm_recovery.records import Attempt, Category, Evidence, Observation, Role, Source, Suspect, Trust
 
 MINUTE = 60.0
@@ -110,7 +112,7 @@ def category(reason: str) -> Category | None:
 def view(observation: Observation) -> View:
     """The observation without the evidence that lies outside its attempt's window."""
     attempt = observation.attempt
-    within, earlier = split(_by_file(_ours(of_this_attempt(observation))), attempt)
+    within, earlier = split(read(_by_file(_ours(of_this_attempt(observation))), attempt), attempt)
     known = spoken(within, attempt)
     where = places(attempt, known)
     evidence = tuple(found for found in known if _of_the_job(found, where))
@@ -178,6 +180,8 @@ def suspects(view: View, evidence: Iterable[Evidence], reason: str) -> tuple[Sus
     best: dict[str, Evidence] = {}
     for found in evidence:
         for node in _named(view, found):
+            if _contradicted(view, found, node):
+                continue
             if node not in best or _more_trusted(found, best[node]):
                 best[node] = found
     if len(best) > 1 and _shared(view, best, reason):
@@ -195,6 +199,20 @@ def _shared(view: View, best: dict[str, Evidence], reason: str) -> bool:
         return True
     everywhere = len(best) == len(view.attempt.nodes)
     return everywhere and all(found.trust is Trust.USER for found in best.values())
+
+
+def _contradicted(view: View, found: Evidence, node: str) -> bool:
+    """Whether only the job's owner's words and a count lead to the node, and srun saw tasks fail on others alone."""
+    head = frame(found.line)
+    if found.trust is not Trust.USER or found.node is not None or head.node is not None or head.relayed:
+        return False
+    failed = {view.places.known(host) for end in view.places.ends if _by_itself(end) for host in end.hosts}
+    ended = {view.places.known(host) for end in view.places.ends for host in end.hosts}
+    return bool(failed) and None not in failed and node not in ended
+
+
+def _by_itself(end: TaskEnd) -> bool:
+    return end.how.startswith(("Exited", "Segmentation", "Bus error", "Aborted"))
 
 
 def _named(view: View, found: Evidence) -> tuple[str, ...]:

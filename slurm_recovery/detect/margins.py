@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from slurm_recovery.detect.lines import LONGEST_LINE, Block, Line, cleaned
 
 MARGIN = 256 << 10  # bytes: at least so much of either end
 MOST_VOICES = 16
-_VOICE = re.compile(rb" {0,7}\d{1,7}: |\[rank\d{1,7}\]|[A-Za-z][\w.-]{0,60}:\d{1,10}:\d{1,10} \[")
+PREAMBLE = 2000  # lines at the very beginning, where jobs say what runs where
+_VOICE = re.compile(
+    rb" {0,7}\d{1,7}: |\[rank\d{1,7}\]|[A-Za-z][\w.-]{0,60}:\d{1,10}:\d{1,10} \[|\d{1,3}(?:\.\d{1,3}){3}: \["
+)
 
 
 class Margins:
@@ -21,6 +24,7 @@ class Margins:
 
     def __init__(self) -> None:
         self._heard: dict[bytes, Line] = {}
+        self.preamble: list[Line] = []
         self._read = 0
         self._last: deque[tuple[Block, int]] = deque()
 
@@ -31,10 +35,12 @@ class Margins:
         while sum(last.end - last.begin for last, _ in self._last) - _size(self._last[0]) > MARGIN:
             self._last.popleft()
         if self._read < MARGIN:
-            self._listen(lines(block, number))
+            begun = list(lines(block, number))
+            self._listen(begun)
+            self.preamble += begun[: PREAMBLE - len(self.preamble)]
         self._read += size
 
-    def _listen(self, spoken: Iterator[Line]) -> None:
+    def _listen(self, spoken: Iterable[Line]) -> None:
         for line in spoken:
             if match := _VOICE.match(line.text):
                 self._heard.setdefault(match[0], line)

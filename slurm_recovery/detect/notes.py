@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from slurm_recovery.detect.frame import Frame, any_time, frame
 from slurm_recovery.detect.lines import Line, same
-from slurm_recovery.detect.placement import placements
+from slurm_recovery.detect.placement import Placement, placements
 from slurm_recovery.detect.sample import kind_of
 from slurm_recovery.detect.signature import Signature
 from slurm_recovery.detect.srun_words import task_end
@@ -85,9 +85,19 @@ class Notes:
         if entry := self._table.take(head.text, (head.task, head.node)):
             self._entry(entry, line, text)
         elif said := placements(head):
-            place = (head.node, head.task, head.local_rank)
-            found = self._place(PLACEMENT, line, text, rank=head.rank, node=head.node, local_rank=head.local_rank)
-            self._keep((PLACEMENT, place, said, head.rank), line, found)
+            self._stated(said, head, line, text)
+
+    def _stated(self, said: tuple[Placement, ...], head: Frame, line: Line, text: str) -> None:
+        place = (head.node, head.task, head.local_rank)
+        found = self._place(PLACEMENT, line, text, rank=head.rank, node=head.node, local_rank=head.local_rank)
+        self._keep((PLACEMENT, place, said, head.rank), line, found)
+
+    def preamble(self, lines: Iterable[Line]) -> None:
+        """Notes what the log's first lines say of places in a job's own words, which no literal finds."""
+        for line in lines:
+            text = line.text.decode("utf-8", errors="replace")
+            if said := placements(head := frame(text)):
+                self._stated(said, head, line, text)
 
     def _entry(self, entry: Entry, line: Line, text: str) -> None:
         """One rank's entry in a failure table of torchrun: a place, whatever prefix its lines have."""

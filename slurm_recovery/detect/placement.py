@@ -193,6 +193,11 @@ _RANK_ON = re.compile(
     rf"(?:host |node )?{_HOST}"
 )
 _ADDRESS_OF = re.compile(rf"(?a)(?<![\w./-]){_HOST}(?: at |/| ?\(){_IP}(?![\w.])")
+# A list of hosts: `==> a02 worker 10.0.0.3`, `a02: 10.0.0.3:6379`; /etc/hosts: `10.0.0.3 a02`
+_LISTED = re.compile(
+    rf"(?a)(?:^|^[=>*# -]{{1,8}}){_HOST}(?: ?[:=] ?| (?!addr|master)[a-z]{{1,12}}[ :=] ?){_IP}(?::\d{{1,5}})?$"
+)
+_HOSTS_LINE = re.compile(rf"(?a)^{_IP}[ \t]{{1,16}}{_HOST}(?:[ \t]{{1,16}}[\w.-]{{1,121}})?$")
 _OF_ANOTHER = re.compile(
     r"(?i)peer|remote|fail|lost|error|timeout|timed|unreach|refus|abort|dead|kill|exit|from(?! rank)|wait|miss|connect"
     r"|send|recv|receiv|stuck|hang"
@@ -249,7 +254,7 @@ def _own_words(head: Frame) -> Placement | None:
         return None
     if match := _RANK_ON.search(text):
         return Placement(OWN_WORDS, _ranks(match["rank"]), node=match["node"])
-    if match := _ADDRESS_OF.search(text):
+    if match := _ADDRESS_OF.search(text) or _LISTED.match(text) or _HOSTS_LINE.match(text):
         return Placement(OWN_WORDS, node=match["node"], ip=match["ip"], own=False)
     host, rank, task = _HOST_KEY.search(text), _RANK_KEY.search(text), _TASK_KEY.search(text)
     known = rank or task or head.rank is not None or head.task is not None

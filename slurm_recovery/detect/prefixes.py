@@ -35,6 +35,7 @@ _NAME = (
 _HOST = rf"(?P<node>{_NAME})"
 _RANK, _LOCAL, _PID = r"(?P<rank>\d{1,7})", r"(?P<local_rank>\d{1,7})", r"(?P<pid>\d{1,10})"
 _N = r"\d{1,10}"
+_ADDRESS = r"\d{1,3}(?:\.\d{1,3}){3}"
 _STREAM = r"<std(?:out|err|diag)>: ?"
 
 PREFIXES: tuple[Prefix, ...] = (
@@ -99,8 +100,8 @@ PREFIXES: tuple[Prefix, ...] = (
     Prefix(
         "[",
         _WORD,
-        rf"\[{_HOST}:{_PID}(?::{_N}){{0,3}}\] {{1,4}}",
-        "Open MPI opal/util/output.c [host:pid]; UCX ucs/debug/log.c [host:pid:thread]",
+        rf"\[{_HOST}:{_PID} {{0,4}}(?::{_N}){{0,3}}\] {{1,8}}",
+        "Open MPI opal/util/output.c [host:pid]; UCX ucs/debug/log.c [host:pid  :thread], the pid padded to five",
         "[a02:00815] *** Process received signal ***",
     ),
     Prefix(
@@ -147,6 +148,14 @@ PREFIXES: tuple[Prefix, ...] = (
         rf"(?![A-Z]{{2,12}}:){_HOST}: (?=\[(?:rank ?:? ?\d|default\d|\d{{1,7}},|20\d\d-\d\d-))",
         "pdsh(1) (DeepSpeed's launcher), clush(1)",
         "a02: [2026-06-04 10:00:00,123] [INFO] [launch.py:256:main] Process 815 exits successfully.",
+        relays=True,
+    ),
+    Prefix(
+        "",
+        _DIGITS,
+        rf"(?P<ip>{_ADDRESS}): (?=\[(?:rank ?:? ?\d|default\d|\d{{1,7}},|20\d\d-\d\d-))",
+        "pdsh(1), where DeepSpeed's hostfile lists addresses",
+        "10.0.0.3: [rank3]: KeyError: 1",
         relays=True,
     ),
 )

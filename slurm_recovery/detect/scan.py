@@ -132,6 +132,7 @@ class _Walk:
         self._notes.more(self._sample.left_out)
         if self._notes.source is Source.JOB_LOG:
             self._notes.voices(self._margins.voices())
+            self._notes.preamble(self._margins.preamble)
         self._notes.clock(self._margins.last_lines())
 
 

@@ -888,3 +888,252 @@ def test_one_rank_of_several_of_a_launcher_does_not_speak_for_its_node() -> None
     lost = f"0: [rank0]: {LOST}\n"
     assert answer(placed + line.format(3) + lost, ntasks_per_node=1).suspects == ()
     assert answer(placed + line.format(2) + line.format(3) + lost, ntasks_per_node=1).suspect_nodes == ("a2",)
+
+
+# Ranks: which of them began, and which cannot be.
+
+EXITED = "srun: error: {0}: task {1}: Exited with exit code 1\n"
+ECC = "[rank{0}]: RuntimeError: CUDA error: uncorrectable ECC error encountered\n"
+FOUR = ("a1", "a2", "a3", "a4")
+
+
+@pytest.mark.parametrize("rank", ["128", "99999999", "99999999999999999999"])
+def test_a_line_of_a_rank_that_no_job_of_this_size_has_is_no_cause(rank: str) -> None:
+    found = answer(ECC.format(rank) + f"[rank1]: {KEY}\n" + EXITED.format("a1", 1))
+    assert (found.reason, found.root_rank, found.suspects) == ("python_exception", 1, ())
+    assert answer(ECC.format(rank)).reason == "unknown"
+
+
+def test_the_only_rank_beyond_the_tasks_is_none_where_the_tasks_that_failed_are_ranks() -> None:
+    odd = ECC.format(9)
+    assert answer(f"{odd}[rank1]: {KEY}\n" + EXITED.format("a1", 1)).reason == "python_exception"
+    assert answer(f"{odd}[rank1]: {KEY}\n" + EXITED.format("a1", 0)).root_rank == 9
+    assert answer(odd + EXITED.format("a1", 1)).root_rank == 9
+
+
+def test_no_node_is_counted_out_where_srun_saw_tasks_fail_on_others_alone() -> None:
+    assert answer(ECC.format(3) + EXITED.format("a1", 0)).suspects == ()
+    assert answer(ECC.format(3) + EXITED.format("a1", 0) + EXITED.format("a2", 3)).suspect_nodes == ("a2",)
+
+
+def test_the_very_same_on_many_ranks_of_all_nodes_began_on_none() -> None:
+    same = "".join(f"[rank{rank}]: {KEY}\n" for rank in (5, 0, 12))
+    assert answer(same, ntasks_per_node=8).root_rank is None
+    assert answer(f"[rank5]: {KEY}\n" + f"[rank0]: {KEY}\n", ntasks_per_node=8).root_rank == 5
+    late = "".join(f"2026-01-01 10:{minute}:00 [rank{rank}]: {KEY}\n" for minute, rank in ((10, 5), (20, 0), (21, 12)))
+    assert answer(late, ntasks_per_node=8).root_rank == 5
+
+
+def test_what_many_raise_for_anything_follows_from_what_one_alone_raised() -> None:
+    many = "".join(f"[rank{rank}]: RuntimeError: a peer is gone\n" for rank in (3, 0, 1))
+    assert answer(f"{many}[rank2]: {KEY}\n").root_rank == 2
+    assert answer(many).root_rank is None
+
+
+def test_a_single_task_is_a_rank_only_where_nothing_shows_several() -> None:
+    single: dict[str, Any] = {"nodes": ("a1",), "ntasks_per_node": 1}
+    assert answer(f"{KEY}\n" + EXITED.format("a1", 0), **single).root_rank == 0
+    actor = f"(Actor pid=7, ip=10.0.0.3) {KEY}\n"
+    assert answer(actor + EXITED.format("a1", 0), **single).root_rank is None
+    spawned = f"-- Process 2 terminated with the following error:\n{KEY}\n"
+    assert answer(spawned + EXITED.format("a1", 0), **single).root_rank == 2
+
+
+def test_lines_in_a_launchers_block_are_those_of_its_rank() -> None:
+    block = f"----------Begin global rank 11 STDERR----------\n{KEY}\n----------End global rank 11 STDERR----------\n"
+    assert answer(block, ntasks_per_node=1).root_rank == 11
+    assert answer(f"{block}{KEY}\n", ntasks_per_node=1).root_rank is None  # of the block, or not
+
+
+def test_a_device_error_is_on_the_only_host_whose_launcher_failed_if_its_rank_can_be_there() -> None:
+    def suspected(rank: int | None, *ends: str) -> tuple[str, ...]:
+        line = ECC.format(rank) if rank is not None else ECC.partition(": ")[2]
+        return answer(line + "".join(ends), nodes=FOUR, ntasks_per_node=1).suspect_nodes
+
+    assert suspected(None, EXITED.format("a3", 2)) == ("a3",)
+    assert suspected(None, EXITED.format("a3", 2), EXITED.format("a1", 0)) == ()
+    assert suspected(17, EXITED.format("a3", 2)) == ("a3",)
+    assert suspected(17, EXITED.format("a1", 0)) == ()
+    assert suspected(17, EXITED.format("a3", 2), EXITED.format("a1", 0)) == ()
+
+
+# What a line says further on.
+
+OOM = (
+    "[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 40.00 GiB. GPU 1 has a total capacity of "
+    "79.11 GiB of which 12.70 GiB is free. {0}Of the allocated memory 8.10 GiB is allocated by PyTorch\n"
+)
+HOLDS = "Process {0} has 9.40 GiB memory in use. "
+ITSELF = "Including non-PyTorch memory, this process has 9.40 GiB memory in use. "
+
+
+@pytest.mark.parametrize(
+    ("holders", "reason"),
+    [
+        (HOLDS.format(1), "cuda_oom"),
+        (HOLDS.format(1) + ITSELF, "stale_gpu_process"),
+        (HOLDS.format(1) + HOLDS.format(2), "stale_gpu_process"),
+        ("".join(map(HOLDS.format, range(5))) + ITSELF, "cuda_oom"),
+    ],
+)
+def test_one_number_among_the_holders_of_memory_is_the_program_itself_where_it_does_not_know(
+    holders: str, reason: str
+) -> None:
+    assert answer(OOM.format(holders)).reason == reason
+
+
+@pytest.mark.parametrize(
+    ("why", "reason", "nodes"),
+    [
+        ("Unable to layout tasks on given cpus", "slurm_config_error", ()),
+        ("Unable to satisfy cpu bind request", "slurm_config_error", ()),
+        ("Permission denied", "launch_failed", ()),
+        ("Communication connection failure", "launch_failed", ("a1",)),
+        ("Job credential expired", "launch_failed", ("a1",)),
+    ],
+)
+def test_a_launch_that_failed_is_against_a_node_only_for_what_is_the_nodes(
+    why: str, reason: str, nodes: tuple[str, ...]
+) -> None:
+    found = answer(f"srun: error: Task launch for StepId=1.0 failed on node a1: {why}\n")
+    assert (found.reason, found.suspect_nodes) == (reason, nodes)
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("ImportError: /home/u/a.so: cannot stat shared object: Stale file handle", "filesystem_io"),
+        ("ImportError: /home/u/a.so: cannot read file data: Input/output error", "filesystem_io"),
+        ("ImportError: /home/u/a.so: cannot open shared object file: No such file or directory", "import_error"),
+        (
+            'safetensors_rust.SafetensorError: Error: IoError(Os { code: 28, message: "No space left on device" })',
+            "disk_full",
+        ),
+        ("MyError: [Errno 107] Transport endpoint is not connected: '/mnt/a/b'", "filesystem_io"),
+    ],
+)
+def test_an_exception_whose_reason_is_the_operating_systems_is_of_that_reason(line: str, reason: str) -> None:
+    assert answer(f"[rank1]: {line}\n").reason == reason
+
+
+@pytest.mark.parametrize(
+    ("line", "action"),
+    [
+        ("RuntimeError: accelerator reported: hardware error 7", Verdict.REQUEUE),
+        ("RuntimeError: open(/dev/accel0): Operation not permitted", Verdict.REQUEUE),
+        ("ValueError: no parser for 'hardware error 7'", Verdict.STOP),
+        ("RuntimeError: shapes do not match", Verdict.STOP),
+    ],
+)
+def test_an_exception_of_anything_that_speaks_of_devices_stops_no_job(line: str, action: Verdict) -> None:
+    assert advised(answer(f"[rank1]: {line}\n")) is action
+
+
+def test_a_program_at_a_place_that_all_share_is_missing_for_its_mount() -> None:
+    def found(path: str, *others: int) -> Attribution:
+        heard = "".join(f"{rank}: Using backend nccl\n" for rank in others)
+        line = f"1: python3: can't open file '{path}': [Errno 2] No such file or directory\n"
+        return answer(heard + line, nodes=FOUR, ntasks_per_node=1)
+
+    assert (found("/work/u/a.py", 0, 2, 3).reason, found("/work/u/a.py", 0, 2, 3).suspect_nodes) == (
+        "mount_missing",
+        ("a2",),
+    )
+    assert found("/opt/u/a.py", 0, 2, 3).reason == "command_not_found"
+    assert found("/work/u/a.py").suspects == ()
+
+
+# Attempts and limits.
+
+
+def test_ranks_that_got_beyond_their_meeting_are_not_of_the_step_that_had_no_port() -> None:
+    taken = "[rank0]: RuntimeError: The server socket has failed to listen on any local network address: EADDRINUSE\n"
+    full = "[rank3]: OSError: [Errno 28] No space left on device: '/mnt/a/b'\n"
+    assert answer(taken + EXITED.format("a1", 0) + full).reason == "disk_full"
+    assert answer(taken + full).reason == "port_in_use"
+    assert answer(taken + EXITED.format("a1", 0) + f"[rank3]: {KEY}\n").reason == "port_in_use"
+
+
+def test_an_error_of_a_rank_that_was_the_last_word_before_a_limit_outranks_it() -> None:
+    limit = "slurmstepd: error: *** JOB 1 ON a1 CANCELLED AT 2026-01-09T20:00:05 DUE TO TIME LIMIT ***\n"
+    error = f"[rank1]: {KEY}\n"
+    assert answer(error + limit, state="TIMEOUT").reason == "python_exception"
+    assert answer(error + "step 4 loss 2\n" * 40 + limit, state="TIMEOUT").reason == "time_limit"
+    assert answer(f"{KEY}\n{limit}", state="TIMEOUT").reason == "time_limit"
+    assert answer(limit + error, state="TIMEOUT").reason == "time_limit"
+
+
+def test_ray_tells_of_a_lost_node_by_its_address() -> None:
+    hosts = "==> a1 head 10.0.0.1\n==> a2 worker 10.0.0.2\n==> a3 worker 10.0.0.3\n"
+    lost = (
+        "(raylet) The node with node id: {0} and address: 10.0.0.{0} and node name: 10.0.0.{0} has been marked dead "
+        "because the detector has missed too many heartbeats from it.\n"
+    )
+    three: dict[str, Any] = {"nodes": ("a1", "a2", "a3"), "ntasks_per_node": 1}
+    assert answer(hosts + lost.format(2), **three).suspect_nodes == ("a2",)
+    assert answer(hosts + lost.format(2) + lost.format(3), **three).suspects == ()
+    assert answer(lost.format(2), **three).suspects == ()
+
+
+def test_an_actor_without_an_address_is_on_the_drivers_own_node() -> None:
+    line = "(Worker_TP1 pid=7) RuntimeError: CUDA error: CUDA-capable device(s) is/are busy or unavailable\n"
+    one: dict[str, Any] = {"ntasks_per_node": 1}
+    assert answer(line + EXITED.format("a2", 1), **one).suspect_nodes == ("a2",)
+    assert answer(line.replace("pid=7", "pid=7, ip=10.0.0.9") + EXITED.format("a2", 1), **one).suspects == ()
+    assert answer(line + EXITED.format("a2", 1) + EXITED.format("a1", 0), **one).suspects == ()
+
+
+def test_what_a_worker_caught_says_more_than_that_it_caught_something() -> None:
+    caught = "[rank1]: RuntimeError: Caught OSError in DataLoader worker process 0.\n"
+    assert answer(f"{caught}[rank1]: OSError: [Errno 116] Stale file handle: '/mnt/a/b'\n").reason == "filesystem_io"
+    assert answer(caught).reason == "python_exception"
+
+
+def test_a_device_error_of_many_ranks_on_all_nodes_began_on_none() -> None:
+    assert answer("".join(map(ECC.format, range(4)))).root_rank is None
+    assert answer("".join(map(ECC.format, (2, 3)))).root_rank == 2
+
+
+def test_what_only_a_whole_node_raises_for_anything_does_not_stop_the_job() -> None:
+    def action(text: str, *ranks: int) -> Verdict:
+        return advised(answer("".join(f"[rank{rank}]: {text}\n" for rank in ranks)))
+
+    assert action("RuntimeError: the engine could not start", 2, 3) is Verdict.REQUEUE
+    assert action("RuntimeError: the engine could not start", 2) is Verdict.STOP
+    assert action("RuntimeError: the engine could not start", 0, 1, 2, 3) is Verdict.STOP
+    assert action("RuntimeError: shapes cannot be multiplied", 2, 3) is Verdict.STOP
+    assert action(KEY, 2, 3) is Verdict.STOP
+
+
+def test_an_error_after_which_dates_went_on_did_not_outlast_the_limit() -> None:
+    error = f"2026-01-01 19:00:00 [rank1]: {KEY}\n"
+    limit = "slurmstepd: error: *** JOB 1 ON a1 CANCELLED AT 2026-01-01T20:00:05 DUE TO TIME LIMIT ***\n"
+    assert answer(error + limit, state="TIMEOUT").reason == "python_exception"
+    assert answer(error + "2026-01-01 19:55:00 step 4\n" + limit, state="TIMEOUT").reason == "time_limit"
+
+
+def test_the_only_silent_task_is_the_client_that_the_store_misses() -> None:
+    store = "0: DistStoreError: Timed out after 1801 seconds waiting for clients. 3/4 clients joined.\n"
+    heard = "0: Seed set\n1: Seed set\n3: Seed set\n"
+    found = answer(heard + store, nodes=FOUR, ntasks_per_node=1)
+    assert (found.reason, found.suspect_nodes) == ("rendezvous_timeout", ("a3",))
+    assert answer(heard + "2: Seed set\n" + store, nodes=FOUR, ntasks_per_node=1).suspects == ()
+    assert answer("0: Seed set\n1: Seed set\n" + store, nodes=FOUR, ntasks_per_node=1).suspects == ()
+
+
+def test_an_administrator_who_cancels_after_a_device_was_lost_did_it_for_that() -> None:
+    assert answer("", {"a2": XID79}, state="CANCELLED by 0").suspect_nodes == ("a2",)
+    assert answer("", {"a2": XID79}, state="CANCELLED").reason == "cancelled_by_user"
+    assert answer("", state="CANCELLED by 0").reason == "cancelled_by_admin"
+
+
+def test_who_would_not_be_believed_alone_tells_where_a_disk_is_full() -> None:
+    hosts = "==> a1 head 10.4.0.21\n==> a2 worker 10.4.0.23\n"
+    raised = "ray.exceptions.OutOfDiskError: Local disk is full\n"
+    assert answer(f"{hosts}{FULL}\n{raised}").suspect_nodes == ("a2",)
+
+
+def test_a_script_that_slurmstepd_cannot_execute_is_no_line_of_a_shell() -> None:
+    line = "slurmstepd: error: execve(): /home/u/run.sh: Permission denied\n"
+    ends = "".join(f"srun: error: a{task + 1}: task {task}: Exited with exit code 13\n" for task in range(2))
+    assert answer(line + line + ends, exit_code=13, ntasks_per_node=1).reason == "permission_denied"

@@ -96,6 +96,9 @@ PREFIXED = [
     ),
     # DeepSpeed deepspeed/launcher/multinode_runner.py (pdsh), deepspeed/utils/logging.py log_dist
     ("a02: [2026-06-04 10:00:00,123] [INFO] [logging.py:96:log_dist] [Rank 8] x", None),
+    ("10.0.0.3: [rank8]: KeyError: 1", {"ip": "10.0.0.3", "rank": 8, "relayed": True}),
+    # UCX src/ucs/debug/log.c: the pid is padded to five
+    ("[1764931201.744682] [a02:815  :0]      ib_device.c:468  UCX  WARN  x", {"node": "a02", "pid": 815}),
     # Megatron-LM megatron/training/utils.py report_memory; accelerate src/accelerate/logging.py; NeMo; absl
     ("[Rank 4] (after 10 iterations) memory (MB) | allocated: 1", {"rank": 4, "in_group": True}),
     ("06/04/2026 10:00:00 - INFO - __main__ - [RANK 3] Loading", {"rank": 3}),
@@ -116,6 +119,7 @@ def test_prefixes(line: str, expected: dict[str, object] | None) -> None:
 NO_PREFIXES = [
     "OSError: [Errno 28] No space left on device",
     "12:30:01 loss 3.1",
+    "10.0.0.3: ssh exited with exit code 1",
     "1:2 is no label",
     "P1: pipeline stage",
     "[train.py:33] loading",

@@ -110,7 +110,17 @@ def test_words_about_others_or_about_something_else_say_nothing(line: str) -> No
     assert placements(frame(line)) == ()
 
 
-@pytest.mark.parametrize("line", ["worker a2 at 10.0.0.3", "a2/10.0.0.3:6379", "node a2 (10.0.0.3)"])
+SAYS_AN_ADDRESS = [
+    "worker a2 at 10.0.0.3",
+    "a2/10.0.0.3:6379",
+    "node a2 (10.0.0.3)",
+    "==> a2 worker 10.0.0.3",
+    "a2: 10.0.0.3",
+    "10.0.0.3 a2.cluster a2",
+]
+
+
+@pytest.mark.parametrize("line", SAYS_AN_ADDRESS)
 def test_a_job_says_which_address_a_node_has(line: str) -> None:
     assert place(job(line, per_node=1), "(W pid=7, ip=10.0.0.3) KeyError") == (None, "a2")
 
@@ -472,3 +482,17 @@ def test_much_is_bounded() -> None:
     start = time.process_time()
     job(*lines)
     assert time.process_time() - start < 6.0  # 0.6 s on one core of 2024
+
+
+def test_a_rank_beyond_the_tasks_makes_tasks_launchers() -> None:
+    assert job("[rank7]: x").tasks_are_ranks
+    assert not job("[rank8]: x").tasks_are_ranks
+    assert job("[PG ID 3 PG GUID 9 Rank 8] x").tasks_are_ranks
+
+
+def test_slurmstepd_that_cannot_execute_speaks_of_the_only_host_whose_tasks_ended_of_it() -> None:
+    line = "slurmstepd: error: execve(): /home/u/run.sh: Permission denied"
+    end = "srun: error: {}: task {}: Exited with exit code {}"
+    assert place(job(line, end.format("a3", 2, 13), per_node=1), line) == (None, "a3")
+    assert place(job(line, end.format("a3", 2, 13), end.format("a4", 3, 13), per_node=1), line) == (None, None)
+    assert place(job(line, end.format("a3", 2, 1), per_node=1), line) == (None, None)
