@@ -74,7 +74,8 @@ def _from_clients(view: View) -> Finding | None:
         return None
     node = view.places.layout.task_node(silent[0])
     why = f"{tasks - 1} of {tasks} clients came; task {silent[0]} printed nothing."
-    return _missing(view, "rendezvous_timeout", why, lines, ranks=silent, nodes=(node,) if node else ())
+    ranks = silent if view.places.tasks_are_ranks else None  # a launcher of many is no rank
+    return _missing(view, "rendezvous_timeout", why, lines, ranks=ranks, nodes=(node,) if node else ())
 
 
 def _listed_tasks(view: View) -> Finding | None:

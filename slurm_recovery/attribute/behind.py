@@ -84,7 +84,7 @@ def _begins_after(view: View, done: Evidence) -> bool:
 
 def conditional(view: View) -> Finding | None:
     lines = view.having(role=Role.CONDITIONAL)
-    reason = _strongest(_without_late_meetings(view, lines))
+    reason = _strongest(_without_waits_for_storage(view, _without_late_meetings(view, lines)))
     if reason is None or (reason == "no_cuda_device" and told_by_exit(view)):
         return None
     same = in_order([found for found in lines if found.reason == reason])
@@ -129,6 +129,12 @@ def _without_late_meetings(view: View, lines: Sequence[Evidence]) -> Sequence[Ev
     order = {id(found): number for number, found in enumerate(view.evidence)}
     met = [found for found in lines if found.reason != "rendezvous_timeout" or order[id(found)] < order[id(lost)]]
     return [found for found in met if found.reason != "name_resolution_failed"]
+
+
+def _without_waits_for_storage(view: View, lines: Sequence[Evidence]) -> Sequence[Evidence]:
+    """A task that hangs in the kernel of a node which lost its file system waits for that."""
+    lost = {view.node(found) for found in lines if found.reason == "filesystem_io"} - {None}
+    return [found for found in lines if found.signature != "hung_task" or view.node(found) not in lost]
 
 
 def _strongest(lines: Iterable[Evidence]) -> str | None:

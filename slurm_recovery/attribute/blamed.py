@@ -13,8 +13,9 @@ from slurm_recovery.attribute.view import Finding, View, told
 from slurm_recovery.detect.frame import frame
 from slurm_recovery.records import Evidence, Role, Source, Suspect, Trust
 
-# NCCL net_ib.cc, socket.cc: "from peer 10.0.0.4<35806>"; "Call to recv from 10.0.9.3<41002>"; "remote peer a03<45153>"
-_PEER = re.compile(r"(?:from peer|recv from|send to|connect to|remote peer) ([A-Za-z0-9.:_-]{1,120}?)<\d{1,5}>")
+# NCCL net_ib.cc, socket.cc: "from peer 10.0.0.4<35806>"; "Call to recv from 10.0.9.3<41002>"; "remote peer a03<45153>";
+# "Connect to 10.0.0.4<45763> failed"
+_PEER = re.compile(r"(?:from peer|recv from|send to|[Cc]onnect to|remote peer) ([A-Za-z0-9.:_-]{1,120}?)<\d{1,5}>")
 _OWN_ADDRESS = re.compile(r"(?:Bootstrap ?: Using|NET/(?:IB|Socket) : Using) .{1,400}?:(\d{1,3}(?:\.\d{1,3}){3})<")
 _REASONS = ("ib_link_error", "nccl_network_error")
 ENOUGH = 2  # other nodes that complain
@@ -37,7 +38,8 @@ def _blamed(view: View, lines: Iterable[Evidence]) -> str | None:
     complaints: set[tuple[str, str | None]] = set()
     for found in lines:
         match, host = _PEER.search(found.line, 0, 1000), view.node(found)
-        if match and host:
+        # A host that refuses a connection answers: its process has ended, and that is no fault of the host.
+        if match and host and "Connection refused" not in found.line:
             complaints.add((host, addresses.get(match[1]) or view.places.known(match[1])))
     named = {peer for _, peer in complaints if peer is not None}
     return next((peer for peer in view.attempt.nodes if peer in named and _all_name(peer, complaints)), None)

@@ -57,6 +57,10 @@ _SHELL = re.compile(r"(?:slurm_script|\.sh|\b(?:ba|z|da)?sh): (?:line \d{1,6}: )
 _STEPD = "slurmstepd: "  # which ends with the task that it could not execute
 _NOT_RUN = (126, 127)  # a shell's status for what it may not execute, or does not find: bash(1) EXIT STATUS
 _OF_THE_SCRIPT = ("/slurm_script: ", "execve(): ")  # said of the batch script or the launcher, before any rank
+_LOGGED = re.compile(r"\b(?:ERROR|CRITICAL)\b[ |:-]{1,8}\[?rank[ =]\d")  # detect/prefixes.py
+_BY_ITSELF = ("Exited", "Segmentation", "Bus error", "Aborted")
+_OF_CONTAINERS = ("mount_missing", "driver_mismatch")
+_STEPDS = "slurm_oom"
 _SLURMS = "srun_node_failure"  # a word about the job, see slurm_rows.py
 
 
@@ -113,7 +117,7 @@ def _failed_launcher(view: View, rank: int | None) -> str | None:
 def local_error(view: View) -> Finding | None:
     """The first error of a rank's own; a specific message before a bare Python exception."""
     ending, went_on = _local(view)
-    lines = in_order(ending)
+    lines = in_order(_within_containers(ending))
     if not lines:
         return None
     odd = only_end(view)
@@ -127,6 +131,12 @@ def local_error(view: View) -> Finding | None:
     return replace(finding, rivals=rivals + _handled(went_on))
 
 
+def _within_containers(lines: Sequence[Evidence]) -> list[Evidence]:
+    """The errors without those of a container's start, where its own log tells what the node lacked."""
+    told_why = any(found.reason in _OF_CONTAINERS for found in lines)
+    return [found for found in lines if not (told_why and found.reason == "container_start_failed")]
+
+
 def _local(view: View) -> tuple[list[Evidence], list[Evidence]]:
     """The errors that the program reported of itself; and those after which it went on, so that they were no end.
 
@@ -134,7 +144,14 @@ def _local(view: View) -> tuple[list[Evidence], list[Evidence]]:
     """
     found_all = view.having(source=Source.JOB_LOG, role=Role.ROOT, categories=_LOCAL_OWNERS)
     went_on = _shell_went_on(view, found_all)
-    lines = [found for found in found_all if found.signature != _SLURMS and id(found) not in went_on]
+    lines = [
+        found
+        for found in found_all
+        if found.signature != _SLURMS
+        and id(found) not in went_on
+        and not of_a_task(view, found)
+        and not _only_logged(view, found)
+    ]
     clock = view.having(source=Source.JOB_LOG, signatures=(CLOCK,))
     last = max((found.time for found in clock if found.time is not None), default=None)
     if last is None or view.having(role=Role.CONDITIONAL, categories=(Category.INTERCONNECT,)):
@@ -142,6 +159,25 @@ def _local(view: View) -> tuple[list[Evidence], list[Evidence]]:
     ending = [found for found in lines if found.time is None or last - found.time < HANDLED_AFTER]
     kept = {id(found) for found in ending}
     return ending, [found for found in lines if id(found) not in kept]
+
+
+def _only_logged(view: View, found: Evidence) -> bool:
+    """Whether a logger printed the exception, and nothing tells that its rank ended: it may have been caught."""
+    logged = _LOGGED.search(found.line, 0, 300) or frame(found.line).record
+    if found.signature != "python_exception" or not logged:
+        return False
+    rank, tables = view.rank(found), {one.rank for one in view.having(signatures=(TABLE,))}
+    ended = any(end.how.startswith(_BY_ITSELF) and any(rank in span for span in end.tasks) for end in view.places.ends)
+    return rank is None or not ((view.places.tasks_are_ranks and ended) or rank in tables)
+
+
+def of_a_task(view: View, found: Evidence) -> bool:
+    """Whether slurmstepd's word about memory stands in a task's own output, and Slurm's state is another.
+
+    Then it may be the task's own text: that memory ran out Slurm's state tells, or the kernel.
+    """
+    labelled = found.signature == _STEPDS and frame(found.line).task is not None
+    return labelled and view.attempt.state not in ("", "OUT_OF_MEMORY")
 
 
 def _shell_went_on(view: View, lines: Sequence[Evidence]) -> frozenset[int]:

@@ -110,6 +110,15 @@ def first_rank_on(view: View, node: str | None) -> int | None:
     return only_end(view) if node is not None and len(view.attempt.nodes) == 1 else None
 
 
+def first_end_on(view: View, node: str | None) -> int | None:
+    """The task that srun saw end by itself before all others, where it is a rank and ran on that node."""
+    ended = tuple(how for hows in _ENDS for how in hows)
+    first = next((end for end in view.places.ends if end.how.startswith(ended)), None)
+    if node is None or first is None or not view.places.tasks_are_ranks:
+        return None
+    return first.only if {view.places.known(host) for host in first.hosts} == {node} else None
+
+
 def killed_on(view: View, node: str | None) -> int | None:
     """The one task of a node that srun saw killed, where tasks are ranks."""
     known = view.places.known

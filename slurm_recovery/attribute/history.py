@@ -143,18 +143,28 @@ _SLURM = ("srun: ", "slurmstepd: ")
 _RECORD = ('{"', "{'", '["')
 
 
+def by_slurm_itself(evidence: Sequence[Evidence]) -> tuple[Evidence, ...]:
+    """The evidence without words of Slurm that someone else repeats: they end nothing, and are no cause."""
+    return tuple(found for found in evidence if not _repeats_slurm(found))
+
+
 def spoken(evidence: Sequence[Evidence], attempt: Attempt) -> tuple[Evidence, ...]:
-    """The evidence without words of Slurm that someone else repeats, or that are about a node of another job.
+    """The evidence without words of Slurm about a node of another job.
 
     Causes that stand inside a record count only where no cause stands by itself.
     """
     nodes = frozenset(node.split(".")[0] for node in attempt.nodes)
-    heard = [found for found in evidence if not _repeats_slurm(found) and not _of_others(found, nodes)]
+    heard = [found for found in evidence if not _of_others(found, nodes)]
     log = [found for found in heard if found.source is Source.JOB_LOG and _is_cause(found)]
-    quoted = {id(found) for found in log if frame(found.line).text.lstrip().startswith(_RECORD)}
+    quoted = {id(found) for found in log if _in_record(found)}
     if len(quoted) == len(log):
         return tuple(heard)
     return tuple(found for found in heard if id(found) not in quoted)
+
+
+def _in_record(found: Evidence) -> bool:
+    head = frame(found.line)
+    return head.record or head.text.lstrip().startswith(_RECORD)
 
 
 def _repeats_slurm(found: Evidence) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from slurm_recovery.attribute.first_rank import first_rank_on, killed_on
+from slurm_recovery.attribute.first_rank import first_end_on, first_rank_on, killed_on
 from slurm_recovery.attribute.view import HOUR, Finding, View, category, in_order, others, suspects, told, with_first
 from slurm_recovery.attribute.window import kernel_pid, pids
 from slurm_recovery.detect.frame import frame
@@ -84,6 +84,7 @@ def _rank_of(view: View, kernel: Evidence) -> int | None:
     """The rank of the process that the kernel names, else the first on its node, else the only one that felt it."""
     rank = _of_process(view, kernel)
     rank = rank if rank is not None else first_rank_on(view, view.node(kernel))
+    rank = rank if rank is not None else first_end_on(view, view.node(kernel))
     return rank if rank is not None else _only_one_hurt(view)
 
 

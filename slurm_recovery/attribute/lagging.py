@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeVar
 
 from slurm_recovery.attribute.reasons import REASONS
 from slurm_recovery.attribute.view import Finding, View
+from slurm_recovery.detect.frame import frame
 from slurm_recovery.records import Evidence, Role, Source, Suspect, Trust
 
 # ProcessGroupNCCL.cpp: "[PG ID 0 PG GUID 0(default_pg) Rank 7]"; before 2.4 "[PG 0 Rank 7]"; at first "[Rank 7]".
@@ -26,6 +27,8 @@ _FINGERPRINT = re.compile(
     r"Rank (\d{1,7}) is running collective: CollectiveFingerPrint\((?:SequenceNumber=\d{1,18})?(?:, )?"
     r"OpType=(\w{1,40})(?:, TensorShape=\[([\d, ]{0,200})\])?"
 )
+# TraceUtils.h, with TORCH_NCCL_DESYNC_DEBUG: "[13] finished collective #182, but didn't join collective #183"
+_DESYNC = re.compile(r"^\s{0,16}\[(\d[\d, ]{0,400})\] (?:finished|joined)\b")
 _BARRIER = re.compile(r"Ranks? (\d[\d, ]{0,400}) failed to pass monitoredBarrier")
 # Who prints these waited itself; a dump signal reaches those too that did not.
 COUNTERS = ("nccl_work_counters", "nccl_pg_status")
@@ -50,7 +53,7 @@ class Odd(NamedTuple):
 
 def lagging(view: View) -> Finding | None:
     """Ranks that the others waited for: named by a barrier, or lower in their counters."""
-    odd = _barrier(view) or _low_counters(view) or _low_sequence(view)
+    odd = _barrier(view) or _desynchronised(view) or _low_counters(view) or _low_sequence(view)
     return _late(view, odd) if odd else None
 
 
@@ -117,11 +120,23 @@ def _different(number: int, works: Mapping[int, tuple[str, Evidence]], *, named:
 
 def _barrier(view: View) -> Odd | None:
     for found in view.having(signatures=("monitored_barrier",)):
-        if match := _BARRIER.search(found.line):
-            ranks = sorted({int(part) for part in match[1].replace(" ", "").split(",") if part.isdecimal()})
-            if ranks:
-                return Odd(ranks, [found], f"Ranks {listed(ranks)} did not reach the barrier.")
+        if (match := _BARRIER.search(found.line)) and (ranks := _numbers(match[1])):
+            return Odd(ranks, [found], f"Ranks {listed(ranks)} did not reach the barrier.")
     return None
+
+
+def _desynchronised(view: View) -> Odd | None:
+    """The ranks that torch's desync report names as behind, where all reports agree on them and they are few."""
+    lines = view.having(signatures=("desync_behind",))
+    reports = {tuple(_numbers(match[1])) for found in lines if (match := _DESYNC.match(frame(found.line).text))}
+    ranks = list(reports.pop()) if len(reports) == 1 else []
+    if not ranks or MINORITY * len(ranks) > (view.places.world or 0):
+        return None
+    return Odd(ranks, list(lines), f"The others' reports say that rank {listed(ranks)} was behind.")
+
+
+def _numbers(text: str) -> list[int]:
+    return sorted({int(part) for part in text.replace(" ", "").split(",") if part.isdecimal()})
 
 
 def _group(line: str) -> str:

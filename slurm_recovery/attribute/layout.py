@@ -34,6 +34,7 @@ class Layout:
     of_rank: Mapping[int, str]
     of_local: Mapping[tuple[str, int], int]  # node, local rank -> rank
     of_process: Mapping[tuple[str, int], int]  # ip, pid -> rank
+    of_device: Mapping[tuple[str, int, int], int]  # node, pid, NCCL's device -> rank
     of_address: Mapping[str, str]
     disputed: Mapping[int, tuple[str, ...]]  # ranks that were said to run on several nodes
     believe_groups: bool  # whether `[Rank 3]` of an unnamed process group may be the global rank
@@ -58,7 +59,7 @@ def layout(attempt: Attempt, ends: Iterable[TaskEnd], found: Said, nodes: Nodes)
             found.tasks[task].add(node)
     of_task = _agreed(found.tasks)
     are_ranks = _tasks_are_ranks(attempt, found, apart=apart)
-    proven = Layout(nodes.names, per_node, are_ranks, None, "not yet asked", of_task, {}, {}, {}, {}, {}, True)
+    proven = Layout(nodes.names, per_node, are_ranks, None, "not yet asked", of_task, {}, {}, {}, {}, {}, {}, True)
     _follow(found, proven)
     blocks = _no_blocks(attempt, ends, found, nodes, apart=apart, are_ranks=are_ranks)
     _follow(found, replace(proven, blocks=blocks))
@@ -75,6 +76,7 @@ def layout(attempt: Attempt, ends: Iterable[TaskEnd], found: Said, nodes: Nodes)
         _agreed(found.ranks),
         {key: min(ranks) for key, ranks in of_local.items() if len(ranks) == 1},
         {key: min(ranks) for key, ranks in found.processes.items() if len(ranks) == 1},
+        _devices_of_world(found, proven),
         {**_named_by_address(nodes), **{ip: min(said) for ip, said in found.addresses.items() if len(said) == 1}},
         {rank: tuple(sorted(said)) for rank, said in found.ranks.items() if len(said) > 1},
         _groups_agree(found, are_ranks=are_ranks),
@@ -102,6 +104,16 @@ def _follow(found: Said, where: Layout) -> None:
                 found.locals.add((node, local, group * size + local))
     for rank, node in _members_of_world(found, where):
         found.ranks[rank].add(node)
+
+
+def _devices_of_world(found: Said, where: Layout) -> dict[tuple[str, int, int], int]:
+    """The ranks that NCCL's own processes and devices have, in a communicator of the whole world."""
+    if not any(True for _ in _members_of_world(found, where)):
+        return {}
+    ranks: dict[tuple[str, int, int], set[int]] = defaultdict(set)
+    for rank, device in found.devices[max(found.members)]:
+        ranks[device].add(rank)
+    return {device: min(said) for device, said in ranks.items() if len(said) == 1}
 
 
 def _members_of_world(found: Said, where: Layout) -> Iterator[tuple[int, str]]:
@@ -132,7 +144,7 @@ def _tasks_are_ranks(attempt: Attempt, found: Said, *, apart: bool) -> bool:
         return False
     if tasks is not None and max(world or 0, found.last_rank + 1) > tasks:
         return False
-    if per_node is not None and per_node > 1:
+    if found.jax or (per_node is not None and per_node > 1):
         return True
     alike = len(found.pairs)
     return alike >= ENOUGH_ALIKE or (alike > 1 and tasks is not None and world == tasks)

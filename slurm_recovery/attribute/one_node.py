@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from slurm_recovery.attribute.first_rank import root_rank
+from slurm_recovery.attribute.first_rank import MANY, root_rank
 from slurm_recovery.attribute.reasons import REASONS
 from slurm_recovery.attribute.view import Finding, View, suspects, told
 from slurm_recovery.records import Category, Evidence, Role, Source
@@ -57,10 +57,15 @@ def on_one_node(view: View, first: Evidence, same: Sequence[Evidence]) -> Findin
         reason,
         told(view, reason, first),
         (first, *(found for found in same if found is not first)),
-        rank=root_rank(view, first, same),
+        rank=None if _several_at_once(view, same) else root_rank(view, first, same),
         suspects=tuple(one for one in with_kernel if one.node in accused),
         category=None if REASONS[reason].category in _KEEP_OWNER else Category.NODE,
     )
+
+
+def _several_at_once(view: View, same: Sequence[Evidence]) -> bool:
+    """Whether all of a node's ranks, and they are many, met its fault alike, so that none was first."""
+    return len({view.rank(found) for found in same} - {None}) >= max(view.attempt.ntasks_per_node or 0, MANY)
 
 
 def _said_lightly(view: View, reason: str) -> Sequence[Evidence]:

@@ -87,7 +87,9 @@ class Places:
         return self._by_process(head) if head.pid is not None else self._by_local_rank(evidence, head)
 
     def _by_process(self, head: Frame) -> int | None:
-        """Ray's workers by address and process; on the driver's own node Ray leaves the address out."""
+        """Ray's workers by address and process, NCCL's by node; on the driver's own node Ray leaves the address out."""
+        if (node := self.known(head.node)) is not None and head.pid is not None and head.local_rank is not None:
+            return self.layout.of_device.get((node, head.pid, head.local_rank))
         known = self.layout.of_process.items()
         alike = {rank for (ip, pid), rank in known if pid == head.pid and head.ip in (None, ip)}
         return alike.pop() if len(alike) == 1 and not head.others else None

@@ -42,7 +42,8 @@ _OF_THE_REQUEST = re.compile(r"(?i)layout tasks|cpu bind|distribut|memory requir
 
 def _launch(evidence: Evidence) -> _Change | None:
     """A launch that failed for what the step asks for is against no node; nor is one that tells nothing of a node."""
-    why = evidence.line.partition(" failed on node ")[2].partition(": ")[2][:LONGEST]
+    by_task = evidence.line.partition(" launch failed: ")[2]
+    why = (by_task or evidence.line.partition(" failed on node ")[2].partition(": ")[2])[:LONGEST]
     if _OF_THE_REQUEST.search(why):
         return {"reason": "slurm_config_error", "node": None}
     return None if _OF_THE_NODE.search(why) else {"node": None}
@@ -113,6 +114,7 @@ def _address(evidence: Evidence) -> _Change | None:
 _BY_SIGNATURE: dict[str, Callable[[Evidence], _Change | None]] = {
     "gpu_foreign_process": _memory,
     "task_launch_failed": _launch,
+    "task_number_launch_failed": _launch,
     "ray_node_dead": _address,
 }
 

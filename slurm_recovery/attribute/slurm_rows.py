@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from slurm_recovery.attribute.behind import teardown
-from slurm_recovery.attribute.cause_rows import local_error
+from slurm_recovery.attribute.cause_rows import local_error, of_a_task
 from slurm_recovery.attribute.kernel_rows import kernel_hardware, kernel_memory
 from slurm_recovery.attribute.reasons import REASONS
 from slurm_recovery.attribute.shared_rows import stuck
-from slurm_recovery.attribute.view import HOUR, MINUTE, Finding, View, suspects, told
+from slurm_recovery.attribute.view import HOUR, MINUTE, Finding, View, suspect, suspects, told
 from slurm_recovery.detect.notes import CLOCK
 from slurm_recovery.records import Category, Evidence, Role, Source, Suspect, Trust
 
@@ -185,6 +185,7 @@ OF_THE_JOB = {
     "cancelled_by_user": ("CANCELLED",),
 }
 _OF_SLURM = ("slurm_oom",)
+_BY_TASK = "task_number_launch_failed"
 _BY_SRUN = ("srun_node_failure", "slurm_preempted", "slurm_requeued", "slurm_cancelled")
 
 
@@ -205,6 +206,8 @@ def _said(view: View) -> list[Evidence]:
 
 
 def _contradicted(view: View, line: Evidence) -> bool:
+    if line.reason == "host_oom":
+        return of_a_task(view, line)
     states = OF_THE_JOB.get(line.reason, ())
     return bool(states) and line.signature in _BY_SRUN and _state(view) not in ("", *states)
 
@@ -232,5 +235,17 @@ def _words(view: View, reason: str, line: Evidence) -> Finding:
     named = REASONS[reason].category is Category.NODE
     lines = view.having(source=Source.JOB_LOG, role=Role.ROOT, reasons=(reason,))
     rank = _killed_rank(view) if reason == "host_oom" else None
-    nodes = suspects(view, lines, reason) if named else ()
+    by_task = [found for found in lines if found.signature == _BY_TASK]
+    others = [found for found in lines if found.signature != _BY_TASK]
+    nodes = suspects(view, others, reason) or _whole_node(view, by_task, reason) if named else ()
     return Finding(reason, told(view, reason, line), lines, rank=rank, suspects=nodes)
+
+
+def _whole_node(view: View, lines: Sequence[Evidence], reason: str) -> tuple[Suspect, ...]:
+    """The node all of whose tasks, and no others, could not be launched."""
+    tasks = {found.rank for found in lines if found.rank is not None}
+    nodes = {view.places.layout.task_node(task) for task in tasks}
+    node = nodes.pop() if len(nodes) == 1 else None
+    if node is None or len(tasks) != view.places.per_node or len(view.attempt.nodes) < 2:
+        return ()
+    return (suspect(view, lines[0], node, reason),)

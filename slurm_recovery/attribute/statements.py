@@ -52,8 +52,10 @@ class Said:
     reached: set[tuple[int, str]] = field(default_factory=set)  # srun's label, ip
     worlds: set[int] = field(default_factory=set)
     local_sizes: set[int] = field(default_factory=set)
+    devices: dict[int, set[tuple[int, tuple[str, int, int]]]] = field(default_factory=lambda: defaultdict(set))
     members: dict[int, set[tuple[int, str, int | None]]] = field(default_factory=lambda: defaultdict(set))
     grouped: dict[int, set[tuple[int | None, str | None]]] = field(default_factory=lambda: defaultdict(set))
+    jax: bool = False  # its processes are srun's tasks: jax/_src/clusters/slurm_cluster.py
     components: bool = False  # labels that count per component of a heterogeneous job
     last_label: int = -1
     last_rank: int = -1
@@ -72,6 +74,7 @@ def _line(found: Said, one: Evidence, head: Frame, nodes: Nodes) -> None:
     task = None if head.relayed or head.component is not None else head.task
     here = nodes.known(head.node)
     found.components |= head.component is not None
+    found.jax |= one.signature.startswith("jax_")
     if task is not None and (one.reason or here is not None or head.rank is not None):
         found.last_label = max(found.last_label, task)  # not of a bare `12: x`, which may be any list
     if task is not None and here is not None:
@@ -122,6 +125,9 @@ def _statement(found: Said, says: Placement, head: Frame, task: int | None, node
         found.groups[says.group].add(node)
     if says.communicator is not None:
         found.members[says.communicator].update((rank, node, head.pid) for rank in says.ranks if node is not None)
+        if node is not None and head.pid is not None and head.local_rank is not None:
+            device = node, head.pid, head.local_rank
+            found.devices[says.communicator].update((rank, device) for rank in says.ranks)
         return
     if says.form == "torch_ranks":
         found.local_sizes.add(len(says.ranks))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from slurm_recovery.attribute.history import split, spoken
+from slurm_recovery.attribute.history import by_slurm_itself, split, spoken
 from slurm_recovery.attribute.ranks import Places, places
 from slurm_recovery.attribute.reading import read
 from slurm_recovery.attribute.reasons import REASONS
@@ -112,7 +112,8 @@ def category(reason: str) -> Category | None:
 def view(observation: Observation) -> View:
     """The observation without the evidence that lies outside its attempt's window."""
     attempt = observation.attempt
-    within, earlier = split(read(_by_file(_ours(of_this_attempt(observation))), attempt), attempt)
+    lines = read(_by_file(_ours(of_this_attempt(observation))), attempt)
+    within, earlier = split(by_slurm_itself(lines), attempt)
     known = spoken(within, attempt)
     where = places(attempt, known)
     evidence = tuple(found for found in known if _of_the_job(found, where))

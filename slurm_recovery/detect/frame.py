@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from slurm_recovery.detect.json_lines import json_line
 from slurm_recovery.detect.prefixes import prefix
 from slurm_recovery.detect.srun_words import MOST_HOSTS, TaskEnd, hosts, task_end, tasks
 from slurm_recovery.detect.times import NOTHING, Yearless, any_time, inner_time, leading_time
@@ -38,6 +39,7 @@ class Frame(NamedTuple):
     pid: int | None = None
     others: int = 0
     relayed: bool = False
+    record: bool = False  # the line is one of a logger that writes JSON
     time: float | None = None
     zoned: bool = False  # the time came with its offset; otherwise it was taken as UTC
     uptime: float | None = None  # seconds since the node's boot, where the kernel printed only that
@@ -78,6 +80,10 @@ def frame(line: str) -> Frame:
             stamp = stamp if stamp.told else read[1]
         else:
             break
+    record = json_line(line)
+    if record is not None:
+        found |= {name: value for name in ("rank", "node") if (value := getattr(record, name)) is not None}
+        line = line[record.text :]
     stamp = stamp if stamp.told else inner_time(line)
     in_group = "rank" not in found and _inner_rank(found, line)
     number = {name: int(value) for name, value in found.items() if name not in ("node", "ip")}
@@ -88,6 +94,7 @@ def frame(line: str) -> Frame:
         ip=found.get("ip"),
         others=_others(line),
         relayed=relayed,
+        record=record is not None,
         time=stamp.time,
         zoned=stamp.zoned,
         uptime=stamp.uptime,

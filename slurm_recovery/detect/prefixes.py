@@ -38,6 +38,9 @@ _N = r"\d{1,10}"
 _ADDRESS = r"\d{1,3}(?:\.\d{1,3}){3}"
 _STREAM = r"<std(?:out|err|diag)>: ?"
 
+# What a logger prints of an exception: `RuntimeError: ...`, `torch.OutOfMemoryError: ...`
+_RAISED = r"(?:[A-Za-z_]\w{0,60}\.){0,6}[A-Z]\w{0,80}(?:Error|Exception): "
+
 PREFIXES: tuple[Prefix, ...] = (
     Prefix(
         "[",
@@ -52,6 +55,31 @@ PREFIXES: tuple[Prefix, ...] = (
         rf"\[rank: ?{_RANK}\] ?",
         "Lightning lightning_utilities/core/rank_zero.py rank_prefixed_message",
         "[rank: 3] Received SIGTERM: 15",
+    ),
+    Prefix(
+        "[",
+        "r",
+        rf"\[rank {_RANK}/\d{{1,7}}\] ?",
+        "common wording of training scripts",
+        "[rank 3/16] KeyError: 1",
+    ),
+    Prefix(
+        "",
+        "EC",
+        # Only before an exception: a rank in a message may be another's than the printer's.
+        rf"(?:ERROR|CRITICAL):? {{1,5}}(?:[|:-] {{0,2}})?\[?rank[ =]{_RANK}(?:/\d{{1,7}})?"
+        rf"(?:\]|:| (?:host|hostname|node)={_HOST}(?= ))?:? (?={_RAISED})",
+        "Python logging, where scripts put their own rank and host before the message",
+        "ERROR rank=3 host=a02 KeyError: 1",
+    ),
+    Prefix(
+        "",
+        _LETTERS,
+        # A role and a replica, only before what a rank or its launcher prints: many a line begins with a path.
+        r"[A-Za-z_][\w.-]{0,60}/\d{1,5} (?=\[(?:rank|default)\d|[IWEF]\d{4} |[=-]{8}|\S{1,200} FAILED$|Failures:"
+        r"|Root Cause \(|\[\d{1,5}\]:$|  (?:<NO_OTHER_FAILURES>|[a-z_]{4,10} {1,6}: ))",
+        "torchx torchx/runner/api.py, cli/cmd_log.py: role/replica; NeMo-Run nemo_run/run/logs.py",
+        "i.pretrain/0 [default3]:[rank3]: KeyError: 1",
     ),
     Prefix(
         "[",

@@ -33,7 +33,8 @@ def gaps(incident: Incident, source: Source) -> list[str]:
 def test_a_cause_far_from_the_end_of_a_long_log_is_found_and_kept_off(site: Site) -> None:
     """150 MB behind it: the end alone would show lost connections, and not from which node."""
     made = f"{SYSTEM_PYTHON} -c 'import os; os.write(1, b\"step of the training, and then another one\\n\" * 3500000)'"
-    script = f"if {FIRST}; then srun --label sh -c '[ $SLURM_PROCID = 1 ] && echo \"{ECC}\"'; {made}; exit 1; fi"
+    rank = f'if [ $SLURM_PROCID = 1 ]; then echo "{ECC}"; exit 1; fi'
+    script = f"if {FIRST}; then srun --label sh -c '{rank}'; {made}; exit 1; fi"
     job = site.cluster.sbatch("-N2", "-n2", "-w", "n[1-2]", script=script)
     incident = closed(site, job)
     assert (reason(incident), suspects(incident)) == ("gpu_ecc_uncorrectable", ("n2",))

@@ -238,6 +238,15 @@ def test_the_peer_that_all_others_name_is_accused_and_not_who_complains() -> Non
     assert answer(line.format("a1", "a3"), nodes=("a1", "a2", "a3")).suspects == ()
 
 
+@pytest.mark.parametrize(
+    ("why", "named"), [("No route to host", ("a3",)), ("Connection timed out", ("a3",)), ("Connection refused", ())]
+)
+def test_who_refuses_a_connection_is_there_and_is_not_accused(why: str, named: tuple[str, ...]) -> None:
+    line = "{0}:1:2 [0] misc/socket.cc:441 NCCL WARN socketStartConnect: Connect to {1}<45153> failed : {2}"
+    found = answer("\n".join(line.format(host, "a3", why) for host in ("a1", "a2")), nodes=("a1", "a2", "a3"))
+    assert (found.reason, found.suspect_nodes) == ("nccl_network_error", named)
+
+
 def test_a_time_limit_that_ended_a_silence_was_a_hang() -> None:
     end = "slurmstepd: error: *** JOB 1 ON a1 CANCELLED AT 2026-01-02T00:00:00 DUE TO TIME LIMIT ***\n"
     assert answer("[2026-01-01 10:00:00] step 1\n" + end, state="TIMEOUT").reason == "hang"
@@ -1116,7 +1125,7 @@ def test_the_only_silent_task_is_the_client_that_the_store_misses() -> None:
     store = "0: DistStoreError: Timed out after 1801 seconds waiting for clients. 3/4 clients joined.\n"
     heard = "0: Seed set\n1: Seed set\n3: Seed set\n"
     found = answer(heard + store, nodes=FOUR, ntasks_per_node=1)
-    assert (found.reason, found.suspect_nodes) == ("rendezvous_timeout", ("a3",))
+    assert (found.reason, found.suspect_nodes, found.root_rank) == ("rendezvous_timeout", ("a3",), None)
     assert answer(heard + "2: Seed set\n" + store, nodes=FOUR, ntasks_per_node=1).suspects == ()
     assert answer("0: Seed set\n1: Seed set\n" + store, nodes=FOUR, ntasks_per_node=1).suspects == ()
 
@@ -1137,3 +1146,130 @@ def test_a_script_that_slurmstepd_cannot_execute_is_no_line_of_a_shell() -> None
     line = "slurmstepd: error: execve(): /home/u/run.sh: Permission denied\n"
     ends = "".join(f"srun: error: a{task + 1}: task {task}: Exited with exit code 13\n" for task in range(2))
     assert answer(line + line + ends, exit_code=13, ntasks_per_node=1).reason == "permission_denied"
+
+
+def test_a_connection_that_could_not_be_opened_accuses_its_address_whatever_the_error() -> None:
+    hosts = "".join(f"{n}:1:1 [0] NCCL INFO Bootstrap : Using ib0:10.0.0.{i}<0>\n" for i, n in enumerate(FOUR, 1))
+    warn = "{0}:1:2 [0] misc/socket.cc:483 NCCL WARN socketStartConnect: Connect to 10.0.0.2<45763> failed : {1}\n"
+    aborted = "Software caused connection abort"
+    both = warn.format("a1", aborted) + warn.format("a3", aborted)
+    assert answer(hosts + both, nodes=FOUR, ntasks_per_node=1).suspect_nodes == ("a2",)
+    assert answer(hosts + warn.format("a1", aborted), nodes=FOUR, ntasks_per_node=1).suspects == ()
+
+
+def test_a_kernels_fault_is_felt_by_the_rank_that_ended_first_on_its_node() -> None:
+    ends = "srun: error: {0}: task {1}: Exited with exit code 1\nsrun: error: a1: tasks 0-1: Exited with exit code 1\n"
+    assert answer(ends.format("a2", 3), {"a2": XID79}).root_rank == 3
+    assert answer(ends.format("a1", 1), {"a2": XID79}).root_rank is None
+    assert answer(ends.format("a2", 3), {"a2": XID79}, ntasks_per_node=1).root_rank is None
+
+
+def test_what_a_task_prints_in_slurms_words_ends_nothing() -> None:
+    quoted = (
+        "0: srun: error: a2: task 1: Out Of Memory\n"
+        "0: slurmstepd: error: Detected 1 oom_kill event in StepId=1.0. Some of the step tasks have been OOM Killed.\n"
+    )
+    ends = "srun: error: a1: task 0: Exited with exit code 1\nsrun: error: a2: task 1: Terminated\n"
+    found = answer(f"{quoted}0: {KEY}\n{ends}", ntasks_per_node=1)
+    assert found.reason == "python_exception"
+    assert answer(f"{quoted}0: {KEY}\n{ends}", ntasks_per_node=1, state="OUT_OF_MEMORY").reason == "host_oom"
+    assert answer(quoted + ends, ntasks_per_node=1).reason == "host_oom"
+
+
+def test_a_monitor_that_speaks_after_torchtitans_last_word_tells_of_a_teardown() -> None:
+    done = "[rank0]:[titan] 2026-08-20 09:20:01,200 - root - INFO - Training completed\n"
+    hung = (
+        "[rank3]:[F820 09:28:33.1 ProcessGroupNCCL.cpp:1557] [Rank 3] Terminating the process after attempting to dump "
+        "debug info, due to ProcessGroupNCCL watchdog hang.\n"
+    )
+    assert answer(done + hung).reason == "teardown_hang"
+    assert answer(hung).reason == "hang"
+
+
+def test_tasks_that_could_not_be_launched_tell_a_node_where_they_are_all_of_it() -> None:
+    line = "srun: error: task {0} launch failed: {1}\n"
+    lost = "Slurmd could not connect IO"
+    found = answer(line.format(2, lost) + line.format(3, lost))
+    assert (found.reason, found.suspect_nodes) == ("launch_failed", ("a2",))
+    assert answer(line.format(2, lost)).suspects == ()
+    assert answer(line.format(1, lost) + line.format(2, lost)).suspects == ()
+    assert answer(line.format(2, "Memory required by task is not available")).reason == "slurm_config_error"
+
+
+def test_a_terminal_that_went_away_shows_in_how_tasks_ended() -> None:
+    forced = "srun: forcing job termination\n"
+    assert answer(forced + "srun: error: a1: tasks 0-1: Hangup\n").reason == "sighup"
+    assert answer(forced).reason == "cancelled_by_user"
+
+
+RESET = "amdgpu 0000:9b:00.0: amdgpu: GPU reset end with ret = -5"
+FAULT = "amdgpu 0000:9b:00.0: amdgpu: [gfxhub0] no-retry page fault (src_id:0 ring:0 vmid:{0} pasid:{1})"
+
+
+def test_a_gpu_that_its_driver_cannot_bring_back_is_the_nodes() -> None:
+    found = answer("", {"a2": f"{FAULT.format(8, 32769)}\n{RESET}\n"})
+    assert (found.reason, found.suspect_nodes) == ("gpu_internal_error", ("a2",))
+    assert answer("", {"a2": FAULT.format(8, 32769)}).reason == "illegal_memory_access"
+    assert answer("", {"a2": FAULT.format(0, 0)}).reason == "unknown"
+
+
+def test_a_task_that_hangs_where_the_file_system_is_lost_waits_for_that() -> None:
+    hung = "INFO: task python:44010 blocked for more than 122 seconds.\n"
+    lost = (
+        "Lustre: w-OST0003-osc-ff: Connection to w-OST0003 (at 10.9.0.12@o2ib) was lost; "
+        "in progress operations using this service will wait\n"
+    )
+    assert answer("", {"a1": lost + hung, "a2": lost + hung}).reason == "filesystem_io"
+    assert answer("", {"a1": lost, "a2": hung}).reason == "node_hang"
+
+
+def test_the_desync_report_names_who_is_behind_where_they_are_few() -> None:
+    line = "\t     [{0}] finished collective #182, but didn't join collective #183 (count from 1)\n"
+    found = answer(line.format(3))
+    assert (found.reason, found.root_rank, found.suspect_nodes) == ("nccl_timeout", 3, ("a2",))
+    assert answer(line.format("1, 2, 3")).suspects == ()
+    assert answer(line.format(3) + line.format(2)).suspects == ()
+
+
+def test_an_exception_in_a_loggers_line_counts_where_its_rank_ended() -> None:
+    line = "2026-02-20 11:51:00 ERROR rank 3: ValueError: 512 is not 511\n"
+    found = answer(line + "srun: error: a2: task 3: Exited with exit code 1\n")
+    assert (found.reason, found.root_rank) == ("python_exception", 3)
+    assert answer(line + "srun: error: a1: task 1: Exited with exit code 1\n").reason == "unknown"
+    assert answer(line).reason == "unknown"
+
+
+def test_xla_tells_of_a_thread_that_never_came() -> None:
+    line = (
+        "1: F0213 12:42:37.9 59040 rendezvous.cc:120] Termination timeout for `rendezvous of x` of 80 seconds exceeded."
+    )
+    assert answer(line).reason == "hang"
+
+
+def test_a_traceback_in_a_json_record_counts_where_its_rank_ended() -> None:
+    record = '{"level": "error", "rank": 3, "host": "a2", "exc": "Traceback:\\n  x\\nZeroDivisionError: by zero"}\n'
+    end = "srun: error: a2: task 3: Exited with exit code 1\n"
+    found = answer(record + end)
+    assert (found.reason, found.root_rank) == ("python_exception", 3)
+    assert answer(record).reason == "unknown"
+    assert answer(record.replace("error", "warning", 1) + end).reason == "unknown"
+
+
+def test_what_all_of_a_nodes_many_ranks_met_began_on_none_of_them() -> None:
+    error = "[rank{0}]: RuntimeError: CUDA error: system not yet initialized\n"
+    heard = "[rank0]: step 1\n"
+    whole = answer(heard + "".join(error.format(rank) for rank in range(4, 8)), ntasks_per_node=4)
+    assert (whole.suspect_nodes, whole.root_rank) == (("a2",), None)
+    assert answer(heard + error.format(5) + error.format(6), ntasks_per_node=4).root_rank == 5
+
+
+def test_a_containers_own_log_tells_why_it_did_not_start() -> None:
+    begin = "3: slurmstepd: error: pyxis: container start failed with error code: 1\n"
+    mount = "enroot-mount: failed to mount: /fsx/d at /raid/pyxis_1.0/fsx/d: No such file or directory"
+    driver = "nvidia-container-cli: initialization error: nvml error: driver/library version mismatch"
+    heard = "0: seed 1\n1: seed 1\n2: seed 1\n"
+    for line, reason in ((mount, "mount_missing"), (driver, "driver_mismatch")):
+        log = f"{heard}{begin}3: slurmstepd: error: pyxis:     {line}\n"
+        found = answer(log, nodes=FOUR, ntasks_per_node=1)
+        assert (found.reason, found.suspect_nodes) == (reason, ("a4",))
+    assert answer(heard + begin, nodes=FOUR, ntasks_per_node=1).reason == "container_start_failed"

@@ -53,6 +53,21 @@ PREFIXED = [
     ("[PG ID 4 PG GUID 0(default_pg) Rank 7] Timeout", {"rank": 7}),
     ("[PG ID 5 PG GUID 11(TENSOR) Rank 1] Timeout", {}),
     ("[PG GUID model_update_actor (3,0) Rank 1] Timeout", {}),
+    # torchx, NeMo-Run: role/replica
+    ("i.pretrain/0 [default3]:[rank11]: KeyError: 1", {"local_rank": 3, "rank": 11}),
+    ("trainer/1   rank      : 12 (local_rank: 4)", {}),
+    # loggers that print a rank, and perhaps a host, before the exception
+    ("2026-02-20 11:51:00 ERROR rank 3: RuntimeError: x", {"rank": 3}),
+    ("2026-08-18 21:30:43,010 ERROR rank=13 host=ep08 RuntimeError: x", {"rank": 13, "node": "ep08"}),
+    ("ERROR: [rank 3/16] torch.OutOfMemoryError: x", {"rank": 3}),
+    ("[rank 2/16] training step raised", {"rank": 2}),
+    # structlog, python-json-logger
+    (
+        '{"level": "error", "rank": 3, "host": "a02", "exc": "Traceback:\\n  File \\"x.py\\"\\nKeyError: 1\\n"}',
+        {"rank": 3, "node": "a02", "record": True},
+    ),
+    ('12: {"levelname": "INFO", "global_rank": 3, "msg": "step"}', {"task": 12, "rank": 3, "record": True}),
+    ('{"level": "warning", "err": "KeyError: 1"}', {"record": True}),
     # Lightning rank_prefixed_message
     ("[rank: 6] Child process with PID 815 terminated with code 1.", {"rank": 6}),
     # NCCL src/debug.cc, 2.18 and, with a time, 2.30
@@ -117,6 +132,12 @@ def test_prefixes(line: str, expected: dict[str, object] | None) -> None:
 
 
 NO_PREFIXES = [
+    '{"prompt": "x", "rank": 3, "host": "a02", "traceback": "KeyError: 1"}',
+    "train/1 loss 3.1",
+    "loop/2 [3, 4]",
+    "ERROR rank 3: unreachable",
+    "ERROR rank=3 host=a02 lost",
+    "WARNING rank 3: RuntimeError: x",
     "OSError: [Errno 28] No space left on device",
     "12:30:01 loss 3.1",
     "10.0.0.3: ssh exited with exit code 1",
@@ -228,6 +249,17 @@ def test_the_text_is_what_follows_the_prefixes() -> None:
     assert frame("[Rank 4] (after 10 iterations)").text == "[Rank 4] (after 10 iterations)"
 
 
+def test_the_text_of_a_loggers_record_is_its_exceptions_last_line() -> None:
+    begin = '{"level": "error", "rank": 3, "host": "a02", "msg": "uncaught", '
+    value = 'Traceback (most recent call last):\\n  File \\"x.py\\", line 1\\nKeyError: \\"a\\"'
+    for end in ('"}', '\\n"}', '\\n\\n", "step": 7}'):
+        assert frame(f'{begin}"exc": "{value}{end}').text == f'KeyError: \\"a\\"{end}'
+    assert frame(f'{begin}"err": "KeyError: 1"}}').text == 'KeyError: 1"}'
+    cut = f'{begin}"exc": "{value}"}}'.ljust(100)[:100] + ' ... line 1\\nKeyError: 1"}'
+    assert frame(cut)[:1] == ('KeyError: 1"}',)
+    assert frame('{"level": "info", "exc": "KeyError: 1"}').text.startswith("{")
+
+
 def test_a_time_within_the_line() -> None:
     assert any_time("*** JOB 1 ON a CANCELLED AT 1970-01-01T00:01:00 DUE TO TIME LIMIT ***") == 60.0
     assert any_time("no time at all") is None
@@ -267,6 +299,13 @@ def test_nothing_that_looks_like_a_host_list_raises(text: str) -> None:
 
 
 HOSTILE = [
+    '{"level": "error", "exc": "' + "\\n" * 4000,
+    '{"level": "error", "exc": "' + '\\"' * 4000,
+    '{"' + '"level": "' * 900,
+    "ERROR rank=1 host=" + "a." * 4000,
+    "ERROR rank 1: " + "a." * 4000,
+    "a" * 4000 + "/1 [rank",
+    "a/1 " + "x" * 4000,
     *("[" * 8000, "(" * 8000, " " * 8000, "9" * 8000, "a" * 8000, "a." * 4000, "[a:" * 2700, "(x pid=" * 1100),
     *("[rank1]" * 1100, "[Rank " * 1300, "[PG ID 0 " * 900, "1: " * 2700, "a:1:1 [1] " * 800, "٣: [rank٣]: ٣" * 600),
     *("[1,1]<stdout>:" * 570, "2026-06-04 10:00:00 " * 400, "[0.1] " * 1300, "[repeated 3x across cluster]" * 280),

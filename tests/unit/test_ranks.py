@@ -496,3 +496,19 @@ def test_slurmstepd_that_cannot_execute_speaks_of_the_only_host_whose_tasks_ende
     assert place(job(line, end.format("a3", 2, 13), per_node=1), line) == (None, "a3")
     assert place(job(line, end.format("a3", 2, 13), end.format("a4", 3, 13), per_node=1), line) == (None, None)
     assert place(job(line, end.format("a3", 2, 1), per_node=1), line) == (None, None)
+
+
+def test_nccl_tells_the_rank_of_each_process_and_device_of_the_world() -> None:
+    line = "{0}:{1}:9 [{2}] NCCL INFO comm 0x55 rank {3} nranks {4} cudaDev {2} busId ab000 - Init COMPLETE"
+    warn = "a2:71:9 [1] enqueue.cc:1402 NCCL WARN Cuda failure 'uncorrectable ECC error encountered'"
+    whole = [line.format(f"a{rank // 2 + 1}", 70 + rank % 2, rank % 2, rank, 8) for rank in range(8)]
+    assert place(job(*whole), warn) == (3, "a2")
+    assert place(job(*whole), warn.replace(":71:", ":77:")) == (None, "a2")
+    part = [line.format(f"a{rank + 1}", 71, 1, rank, 4) for rank in range(4)]
+    assert place(job(*part), warn) == (None, "a2")
+
+
+def test_jaxs_processes_are_sruns_tasks() -> None:
+    listed = seen("0: /job:jax_worker/replica:0/task:3", signature="jax_task_listed")
+    assert place(job(listed, per_node=1), "3: ValueError: 15 is not 16") == (3, "a4")
+    assert place(job("0: /job", per_node=1), "3: ValueError: 15 is not 16") == (None, "a4")
