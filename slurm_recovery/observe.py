@@ -16,7 +16,7 @@ from slurm_recovery.detect.scan import scan
 from slurm_recovery.detect.signature import Signature
 from slurm_recovery.evidence.joblog import Bounds, JobLog, open_log
 from slurm_recovery.evidence.paths import log_paths
-from slurm_recovery.evidence.pieces import side_by_side
+from slurm_recovery.evidence.pieces import ahead, side_by_side
 from slurm_recovery.evidence.trace_dumps import Traces, read_traces
 from slurm_recovery.hooks.spool import Event
 from slurm_recovery.hostlist import HostlistError, expand
@@ -202,7 +202,7 @@ class Observer:
         found: list[Evidence] = []
         for part in log.parts():
             found += scan(
-                part.pieces,
+                ahead(part.pieces),
                 signatures=self.signatures,
                 source=Source.JOB_LOG,
                 path=_short(log.path),

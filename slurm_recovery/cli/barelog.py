@@ -17,7 +17,7 @@ from slurm_recovery.cli.common import CommandError
 from slurm_recovery.config.settings import Settings
 from slurm_recovery.detect.scan import scan
 from slurm_recovery.detect.signature import Signature
-from slurm_recovery.evidence.pieces import Unpacked, read_pieces, side_by_side
+from slurm_recovery.evidence.pieces import Unpacked, ahead, read_pieces, side_by_side
 from slurm_recovery.evidence.trace_dumps import Traces, read_traces
 from slurm_recovery.records import Attempt, Evidence, Source
 
@@ -43,7 +43,7 @@ def scan_log(path: str, signatures: tuple[Signature, ...], most: int) -> BareLog
         with sys.stdin.buffer if path == STDIN else open(path, "rb", buffering=0) as stream:
             text = Unpacked(read_pieces(stream), most)
             name = "stdin" if path == STDIN else path
-            found = scan(text, signatures=signatures, source=source, path=name, node=node, each=side_by_side)
+            found = scan(ahead(text), signatures=signatures, source=source, path=name, node=node, each=side_by_side)
     except OSError as error:
         raise CommandError(f"{path}: {error.strerror or error}") from error
     return BareLog(found, f"{path}: {text.trouble}" if text.trouble else "")

@@ -81,7 +81,7 @@ def explain(
     """Say why a job failed, from its log files and what lies beside them. Nothing is touched, and no Slurm is needed.
 
     Prints the cause, what would be done, the lines that matter, and what else it could have been. A line's place
-    is its number; beyond the first 64 MiB of a log it is a byte, such as +81788928 (less +81788928P shows it).
+    is its number; beyond the first 32 MiB of a log it is a byte, such as +81788928 (less +81788928P shows it).
     """
     config = common_of(ctx).config_or_defaults()
     if rules:

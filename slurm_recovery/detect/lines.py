@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-PIECE = 1 << 20  # what readers hand over at once, and the longest line that is held together
+PIECE = 2 << 20  # what readers hand over at once, and the longest line that is held together
 LONGEST_LINE = 8192  # of a longer line only its two ends and the surroundings of one literal are looked at
-NUMBERED = 64 << 20  # up to here a place is a line's number, beyond it the byte at which the line begins
+NUMBERED = 32 << 20  # up to here a place is a line's number, beyond it the byte at which the line begins
 # ECMA-48 control sequences and operating system commands, as terminals understand them; none spans two lines
 _ANSI = re.compile(rb"\x1b(?:\[[0-9;?]{0,30}[ -/]{0,4}[@-~]|\][^\x07\x1b\n]{0,300}(?:\x07|\x1b\\)|[@-_])")
 _CONTROL = bytes(code for code in range(32) if code not in b"\t\n\r") + b"\x7f"

@@ -13,7 +13,7 @@ from slurm_recovery.detect.lines import LONGEST_LINE, Block, Line, cleaned
 
 MARGIN = 256 << 10  # bytes: at least so much of either end
 MOST_VOICES = 16
-PREAMBLE = 2000  # lines at the very beginning, where jobs say what runs where
+PREAMBLE = 1000  # lines at the very beginning, where jobs say what runs where
 _VOICE = re.compile(
     rb" {0,7}\d{1,7}: |\[rank\d{1,7}\]|[A-Za-z][\w.-]{0,60}:\d{1,10}:\d{1,10} \[|\d{1,3}(?:\.\d{1,3}){3}: \["
 )

@@ -32,6 +32,9 @@ MOST_PLACEMENTS = 2048
 VOICE = "voice"  # one of the tasks, ranks or hosts that printed anything at all: it ran
 _SLURM = (b"srun:", b"slurmstepd:")
 
+# One of these is in whatever says, in a job's own words, where something runs.
+_PLACE_WORDS = re.compile(rb"(?i)host|node|rank|procid|\d\.\d{1,3}\.\d{1,3}\.\d")
+
 _Key = tuple[str, object, object, object]
 
 
@@ -46,13 +49,14 @@ class Notes:
         self._counts: dict[_Key, int] = {}
         self._key_of_kind: dict[bytes, _Key] = {}
 
-    def line(self, line: Line, rows: Sequence[Signature]) -> None:
+    def line(self, line: Line, rows: Sequence[Signature]) -> bool:
+        """Writes down what the line tells; whether that is anything but noise."""
         text = line.text.decode("utf-8", errors="replace")
         head = frame(text)
         if hit := _first(rows, head.text):
             self._key_of_kind[kind_of(line.text)] = self._hit(hit, head, line, text)
-        elif self.source is Source.JOB_LOG:
-            self._placement(head, line, text)
+            return hit.row.role is not Role.NOISE
+        return self.source is Source.JOB_LOG and self._placement(head, line, text)
 
     def _hit(self, hit: _Hit, head: Frame, line: Line, text: str) -> _Key:
         row, groups, begin = hit
@@ -80,12 +84,14 @@ class Notes:
         # What is no cause marks a place in the log, such as where an attempt begins: the last of them counts.
         return self._keep((row.id, place, node, wording), line, found, last=row.role is Role.NOISE)
 
-    def _placement(self, head: Frame, line: Line, text: str) -> None:
-        """Notes where ranks run, as this line has it."""
+    def _placement(self, head: Frame, line: Line, text: str) -> bool:
+        """Notes where ranks run, if this line says it."""
         if entry := self._table.take(head.text, (head.task, head.node)):
             self._entry(entry, line, text)
-        elif said := placements(head):
+            return True
+        if said := placements(head):
             self._stated(said, head, line, text)
+        return bool(said)
 
     def _stated(self, said: tuple[Placement, ...], head: Frame, line: Line, text: str) -> None:
         place = (head.node, head.task, head.local_rank)
@@ -95,6 +101,8 @@ class Notes:
     def preamble(self, lines: Iterable[Line]) -> None:
         """Notes what the log's first lines say of places in a job's own words, which no literal finds."""
         for line in lines:
+            if not _PLACE_WORDS.search(line.text):
+                continue
             text = line.text.decode("utf-8", errors="replace")
             if said := placements(head := frame(text)):
                 self._stated(said, head, line, text)

@@ -123,7 +123,8 @@ class _Walk:
         return bool(self._rows.of(text)) or any(key in text for key in _PLACES)
 
     def _look(self, line: Line) -> None:
-        self._notes.line(line, self._rows.of(line.text))
+        if self._notes.line(line, self._rows.of(line.text)):
+            self._sample.told(line)
 
     def end(self) -> None:
         """What can only be done when the whole log has been seen."""

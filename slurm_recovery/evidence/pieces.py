@@ -18,8 +18,8 @@ from slurm_recovery.detect.lines import PIECE
 GZIP = b"\x1f\x8b\x08"
 _HEADER_AND_WINDOW = 16 + zlib.MAX_WBITS  # zlib.decompressobj: a gzip file
 THREADS = min(2, len(os.sched_getaffinity(0)))  # of a controller's processors, no more
-FEW = 8  # blocks for which no thread is worth its start
-AHEAD = 4  # blocks that are searched, or wait to be, before their turn
+FEW = 4  # blocks for which no thread is worth its start
+AHEAD = 6  # blocks that are searched, or wait to be, before their turn
 
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -69,6 +69,21 @@ class Unpacked:
                     data, members, begun = members.unused_data, zlib.decompressobj(_HEADER_AND_WINDOW), False
         if begun and not members.eof:
             self.trouble = "the gzip data is cut short"
+
+
+def ahead(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """The same pieces, the next ones of which are read while one is worked on."""
+    source = iter(pieces)
+    yield from islice(source, FEW)
+    following = next(source, None)
+    if following is None:
+        return
+    with ThreadPoolExecutor(1) as pool:
+        reading = deque(pool.submit(next, source, None) for _ in range(2))
+        while following is not None:
+            yield following
+            following = reading.popleft().result()
+            reading.append(pool.submit(next, source, None))
 
 
 def side_by_side(search: Callable[[In], Out], blocks: Iterable[In]) -> Iterator[Out]:
