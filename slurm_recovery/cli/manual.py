@@ -75,7 +75,13 @@ def manual(
 
 def pages() -> dict[str, str]:
     """{file name: roff text}."""
-    return {"srecover.1": str(_srecover()), "recovery.conf.5": str(_recovery_conf())}
+    from slurm_recovery.cli.manual_lines import NAME, lines_page
+
+    return {
+        "srecover.1": str(_srecover()),
+        "recovery.conf.5": str(_recovery_conf()),
+        f"{NAME}.7": str(lines_page(_release())),
+    }
 
 
 # -- srecover(1) ---------------------------------------------------------------------------------
@@ -248,7 +254,8 @@ def _signatures(page: Page) -> None:
 
     page.text(
         "A signature says what one line of a log means. The package brings its own; a site may add others, or replace "
-        "one by its id, in *.toml files in the folder that SignatureDir names. srecover explain --rules lists all. "
+        "one by its id, in *.toml files in the folder that SignatureDir names. slurm_recovery.signatures(7) and srecover explain "
+        "--rules list all. "
         "Each is a table [[signature]] with these fields:"
     )
     page.verbatim([", ".join(name for name in Signature.model_fields)])

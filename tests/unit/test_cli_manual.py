@@ -31,7 +31,7 @@ def plain(page: str) -> str:
     return text.replace("\\-", "-").replace("\\e", "\\")
 
 
-@pytest.mark.parametrize("name", ["srecover.1", "recovery.conf.5"])
+@pytest.mark.parametrize("name", ["srecover.1", "recovery.conf.5", "slurm_recovery.signatures.7"])
 def test_the_committed_page_is_the_one_that_the_code_makes(name: str) -> None:
     assert (COMMITTED / name).read_text() == pages()[name], "run: srecover manual --output conf/man"
 
