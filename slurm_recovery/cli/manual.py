@@ -254,8 +254,8 @@ def _signatures(page: Page) -> None:
 
     page.text(
         "A signature says what one line of a log means. The package brings its own; a site may add others, or replace "
-        "one by its id, in *.toml files in the folder that SignatureDir names. slurm_recovery.signatures(7) and srecover explain "
-        "--rules list all. "
+        "one by its id, in *.toml files in the folder that SignatureDir names. slurm_recovery.signatures(7) and "
+        "srecover explain --rules list all. "
         "Each is a table [[signature]] with these fields:"
     )
     page.verbatim([", ".join(name for name in Signature.model_fields)])

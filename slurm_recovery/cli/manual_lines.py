@@ -15,6 +15,7 @@ _NOTHING = "No reason of their own"
 
 def lines_page(release: str) -> Page:
     page = Page(NAME, 7, release, "Slurm recovery")
+    page.ragged()
     page.section("Name")
     page.text(f"{NAME} - the lines of logs that slurm_recovery knows")
     page.section("Description")

@@ -33,6 +33,10 @@ class Page:
             f'.TH {name.upper()} {section} "" "{release}" "{title}"',
         ]
 
+    def ragged(self) -> None:
+        """Lines are not stretched to the margin: for text with words that nothing may divide."""
+        self._lines.append(".ad l")
+
     def section(self, title: str) -> None:
         self._lines.append(f".SH {title.upper()}")
 
