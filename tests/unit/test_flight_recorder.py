@@ -491,13 +491,10 @@ def test_a_thousand_ranks_are_compared_within_seconds() -> None:
 
 
 @pytest.fixture
-def logs(tmp_path: Path) -> Path:
+def logs(open_folder: Path) -> Path:
     """A log folder of nobody's, which every user may enter."""
-    for parent in (tmp_path, *tmp_path.parents):
-        if parent.stat().st_uid == os.getuid() and parent != Path("/"):
-            parent.chmod(parent.stat().st_mode | 0o055)
-    os.chown(tmp_path, NOBODY, NOBODY)
-    return tmp_path
+    os.chown(open_folder, NOBODY, NOBODY)
+    return open_folder
 
 
 def put(path: Path, data: bytes, *, uid: int = NOBODY, written: float = NOW) -> Path:

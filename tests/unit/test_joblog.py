@@ -21,15 +21,6 @@ NOBODY = pwd.getpwnam("nobody").pw_uid
 LIMIT = 64 << 10
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A folder that every user may enter."""
-    for parent in (tmp_path, *tmp_path.parents):
-        if parent.stat().st_uid == os.getuid() and parent != Path("/"):
-            parent.chmod(parent.stat().st_mode | 0o055)
-    return tmp_path
-
-
 def owned(path: Path, text: bytes = b"line\n", uid: int = NOBODY, mode: int = 0o600) -> Path:
     path.write_bytes(text)
     os.chown(path, uid, uid)
@@ -69,26 +60,26 @@ def why(answer: Whole | Gap) -> str:
     return answer.why
 
 
-def test_the_users_own_private_log_is_read_as_the_user(folder: Path) -> None:
-    log = owned(folder / "log", b"hello\n")
+def test_the_users_own_private_log_is_read_as_the_user(open_folder: Path) -> None:
+    log = owned(open_folder / "log", b"hello\n")
     answer = whole(log)
     assert answer == ([(0, b"hello\n")], b"hello\n", 6, log.stat().st_ino, [])
 
 
-def test_another_users_file_is_refused(folder: Path) -> None:
-    assert why(read(owned(folder / "log", uid=0, mode=0o644))) == f"belongs to uid 0, not to the job's uid {NOBODY}"
+def test_another_users_file_is_refused(open_folder: Path) -> None:
+    assert why(read(owned(open_folder / "log", uid=0, mode=0o644))) == f"belongs to uid 0, not to the job's uid {NOBODY}"
 
 
-def test_what_only_root_could_read_is_not_read(folder: Path) -> None:
-    assert why(read(owned(folder / "log", uid=0))) == "EACCES: Permission denied"
-    closed = folder / "closed"
+def test_what_only_root_could_read_is_not_read(open_folder: Path) -> None:
+    assert why(read(owned(open_folder / "log", uid=0))) == "EACCES: Permission denied"
+    closed = open_folder / "closed"
     closed.mkdir(mode=0o700)
     assert why(read(owned(closed / "log"))) == "EACCES: Permission denied"
 
 
-def test_a_link_is_not_followed(folder: Path) -> None:
-    target = owned(folder / "target")
-    link = folder / "log"
+def test_a_link_is_not_followed(open_folder: Path) -> None:
+    target = owned(open_folder / "target")
+    link = open_folder / "log"
     link.symlink_to(target)
     assert why(read(link)).startswith("ELOOP")
     link.unlink()
@@ -96,8 +87,8 @@ def test_a_link_is_not_followed(folder: Path) -> None:
     assert why(read(link)).startswith("ELOOP")
 
 
-def test_a_fifo_does_not_hang(folder: Path) -> None:
-    fifo = folder / "log"
+def test_a_fifo_does_not_hang(open_folder: Path) -> None:
+    fifo = open_folder / "log"
     os.mkfifo(fifo)
     os.chown(fifo, NOBODY, NOBODY)
     began = time.monotonic()
@@ -110,18 +101,18 @@ def test_a_device_is_refused(device: str) -> None:
     assert why(read(device)) == "not a regular file"
 
 
-def test_a_socket_and_a_folder_are_refused(folder: Path) -> None:
+def test_a_socket_and_a_folder_are_refused(open_folder: Path) -> None:
     with socket.socket(socket.AF_UNIX) as end:
-        end.bind(str(folder / "log"))
-        assert why(read(folder / "log")).startswith(("ENXIO", "EACCES"))
-    made = folder / "folder"
+        end.bind(str(open_folder / "log"))
+        assert why(read(open_folder / "log")).startswith(("ENXIO", "EACCES"))
+    made = open_folder / "folder"
     made.mkdir()
     os.chown(made, NOBODY, NOBODY)
     assert why(read(made)) == "not a regular file"
 
 
-def test_of_a_terabyte_both_ends_are_read(folder: Path) -> None:
-    log = owned(folder / "log", b"the beginning\n")
+def test_of_a_terabyte_both_ends_are_read(open_folder: Path) -> None:
+    log = owned(open_folder / "log", b"the beginning\n")
     with log.open("r+b") as file:
         file.truncate(1 << 40)
         file.seek(0, os.SEEK_END)
@@ -137,8 +128,8 @@ def test_of_a_terabyte_both_ends_are_read(folder: Path) -> None:
     assert answer.gaps == [f"{answer.size - LIMIT} of {answer.size} bytes, in its middle, were not read (LogBytes)"]
 
 
-def test_what_comes_too_slowly_is_read_at_its_beginning_and_its_end(folder: Path) -> None:
-    log = owned(folder / "log", b"begin\n" + b"x" * (8 * PIECE) + b"\nend\n")
+def test_what_comes_too_slowly_is_read_at_its_beginning_and_its_end(open_folder: Path) -> None:
+    log = owned(open_folder / "log", b"begin\n" + b"x" * (8 * PIECE) + b"\nend\n")
     with open_log(str(log), NOBODY, Bounds(1 << 30, 1, tail=100)) as answer:
         assert not isinstance(answer, Gap)
         parts = []
@@ -152,52 +143,52 @@ def test_what_comes_too_slowly_is_read_at_its_beginning_and_its_end(folder: Path
     assert gap.why.endswith("were not read: no more within 1 s (LogTimeout)")
 
 
-def test_a_packed_log_is_unpacked_within_the_same_bounds(folder: Path) -> None:
+def test_a_packed_log_is_unpacked_within_the_same_bounds(open_folder: Path) -> None:
     text = b"".join(b"line %d\n" % number for number in range(3000))
-    answer = whole(owned(folder / "log", gzip.compress(text)))
+    answer = whole(owned(open_folder / "log", gzip.compress(text)))
     assert (answer.parts, answer.tail, answer.gaps) == ([(0, text)], text, [])
-    bomb = whole(owned(folder / "bomb", gzip.compress(b"x" * (100 * LIMIT))))
+    bomb = whole(owned(open_folder / "bomb", gzip.compress(b"x" * (100 * LIMIT))))
     assert (bomb.parts, bomb.gaps) == ([(0, b"x" * LIMIT)], [f"only the first {LIMIT} bytes were unpacked"])
-    cut = whole(owned(folder / "cut", gzip.compress(text)[:-200]))
+    cut = whole(owned(open_folder / "cut", gzip.compress(text)[:-200]))
     assert cut.gaps == ["the gzip data is cut short"]
     assert len(cut.parts[0][1]) > 1000
     assert text.startswith(cut.parts[0][1])
-    broken = whole(owned(folder / "broken", gzip.compress(text)[:20] + b"\xff" * 100))
+    broken = whole(owned(open_folder / "broken", gzip.compress(text)[:20] + b"\xff" * 100))
     assert broken.gaps[0].startswith("the gzip data is damaged")
 
 
-def test_only_this_attempts_part_of_an_appended_file(folder: Path) -> None:
-    log = owned(folder / "log", b"first attempt\nsecond attempt\n")
+def test_only_this_attempts_part_of_an_appended_file(open_folder: Path) -> None:
+    log = owned(open_folder / "log", b"first attempt\nsecond attempt\n")
     answer = whole(log, start=14, inode=log.stat().st_ino)
     assert (answer.parts, answer.tail) == ([(14, b"second attempt\n")], b"second attempt\n")
 
 
-def test_a_truncated_or_new_file_is_read_from_its_begin(folder: Path) -> None:
-    log = owned(folder / "log", b"second\n")
+def test_a_truncated_or_new_file_is_read_from_its_begin(open_folder: Path) -> None:
+    log = owned(open_folder / "log", b"second\n")
     for options in ({"start": 1000, "inode": log.stat().st_ino}, {"start": 3, "inode": 1}):
         assert whole(log, **options).parts == [(0, b"second\n")]
 
 
-def test_missing_and_impossible_paths_are_gaps(folder: Path) -> None:
-    assert why(read(folder / "none")).startswith("ENOENT")
-    assert why(read(str(folder / ("x" * 5000)))).startswith("ENAMETOOLONG")
+def test_missing_and_impossible_paths_are_gaps(open_folder: Path) -> None:
+    assert why(read(open_folder / "none")).startswith("ENOENT")
+    assert why(read(str(open_folder / ("x" * 5000)))).startswith("ENAMETOOLONG")
     assert "null" in why(read("/tmp/a\0b"))
-    assert why(read(folder / "log" / "deeper")).startswith(("ENOENT", "ENOTDIR"))
+    assert why(read(open_folder / "log" / "deeper")).startswith(("ENOENT", "ENOTDIR"))
 
 
-def test_an_unknown_user_is_a_gap(folder: Path) -> None:
-    assert why(read(owned(folder / "log"), uid=3_999_999)) == "uid 3999999 has no account here"
+def test_an_unknown_user_is_a_gap(open_folder: Path) -> None:
+    assert why(read(owned(open_folder / "log"), uid=3_999_999)) == "uid 3999999 has no account here"
 
 
-def test_no_answer_in_time_is_a_gap(folder: Path) -> None:
-    log = owned(folder / "log", b"x" * LIMIT)
+def test_no_answer_in_time_is_a_gap(open_folder: Path) -> None:
+    log = owned(open_folder / "log", b"x" * LIMIT)
     assert why(read(log, bounds=Bounds(LIMIT, 0.0))) == "no answer within 0 s"
 
 
-def test_no_child_is_left_and_we_are_still_root(folder: Path) -> None:
+def test_no_child_is_left_and_we_are_still_root(open_folder: Path) -> None:
     for _ in range(3):
-        read(owned(folder / "log"))
+        read(owned(open_folder / "log"))
     with pytest.raises(ChildProcessError):
         os.waitpid(-1, os.WNOHANG)
     assert os.geteuid() == 0
-    assert stat.S_ISREG((folder / "log").stat().st_mode)
+    assert stat.S_ISREG((open_folder / "log").stat().st_mode)
