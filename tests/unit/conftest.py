@@ -11,7 +11,7 @@ import pytest
 
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
-    """A folder that every user may enter. pytest's own are closed to others, and closed again by every run beside it."""
+    """A folder that every user may enter: those of pytest are closed to others, again with every run beside."""
     with tempfile.TemporaryDirectory(prefix="open.") as folder:
         Path(folder).chmod(0o755)
         yield Path(folder)

@@ -67,7 +67,8 @@ def test_the_users_own_private_log_is_read_as_the_user(open_folder: Path) -> Non
 
 
 def test_another_users_file_is_refused(open_folder: Path) -> None:
-    assert why(read(owned(open_folder / "log", uid=0, mode=0o644))) == f"belongs to uid 0, not to the job's uid {NOBODY}"
+    log = owned(open_folder / "log", uid=0, mode=0o644)
+    assert why(read(log)) == f"belongs to uid 0, not to the job's uid {NOBODY}"
 
 
 def test_what_only_root_could_read_is_not_read(open_folder: Path) -> None:
