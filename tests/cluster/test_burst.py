@@ -20,7 +20,7 @@ SLOWEST = 1.0  # seconds for an answer of slurmctld
 # ours, for the same burst on two cores (26.05.5). On 22.05.8 it is 0.6, 0.4 and below 1 s.
 SLOWEST_LATER = 6.0
 JOBS, FAILING = 300, 30
-# All wait for the end of the FIFO; a restarted one does not. Every tenth fails in its first attempt.
+# All wait for a line of the FIFO; a restarted one does not. Every tenth fails in its first attempt.
 SCRIPT = """\
 [ "${SLURM_RESTART_COUNT:-0}" != 0 ] && exit 0
 read -r word < go
@@ -62,9 +62,10 @@ def test_each_failed_job_of_a_burst_is_handled_exactly_once(site: Site) -> None:
     cluster.wait_for(lambda: count(cluster, array, "RUNNING") == JOBS, timeout=60, what=running)
     answers = Answers(cluster)
     answers.start()
-    time.sleep(2)  # the last of them has reached its read
-    os.close(writer)
+    time.sleep(2)  # nearly all of them have reached their read; whoever comes later finds a line, too
+    os.write(writer, b"\n" * 2 * JOBS)
     cluster.wait_for(lambda: count(cluster, array, "COMPLETED") == JOBS, timeout=60, what="all jobs to complete")
+    os.close(writer)
     cluster.wait_for(site.swept, timeout=60, what="an empty spool")
     answers.over.set()
     answers.join()
