@@ -13,8 +13,8 @@ from slurm_recovery.attribute.ends import told_by_exit
 from slurm_recovery.attribute.first_rank import only_end, told_first
 from slurm_recovery.attribute.one_node import may_be_a_nodes, on_one_node
 from slurm_recovery.attribute.reasons import REASONS
-from slurm_recovery.attribute.statements import TABLE
 from slurm_recovery.attribute.view import Finding, Rival, View, category, in_order, suspects, told
+from slurm_recovery.detect.notes import TABLE
 from slurm_recovery.records import Category, Evidence, Role, Source, Verdict
 
 # What is a cause only if nothing above was, strongest first.

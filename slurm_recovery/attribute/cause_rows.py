@@ -17,7 +17,6 @@ from slurm_recovery.attribute.layout import counted
 from slurm_recovery.attribute.one_node import BY_COMPARISON, on_one_node
 from slurm_recovery.attribute.reading import OF_ANYTHING
 from slurm_recovery.attribute.reasons import REASONS
-from slurm_recovery.attribute.statements import TABLE
 from slurm_recovery.attribute.view import (
     HOUR,
     MOST_RIVALS,
@@ -31,7 +30,7 @@ from slurm_recovery.attribute.view import (
     with_first,
 )
 from slurm_recovery.detect.frame import frame
-from slurm_recovery.detect.notes import CLOCK
+from slurm_recovery.detect.notes import CLOCK, TABLE
 from slurm_recovery.records import Category, Evidence, Role, Source, Suspect
 
 _LOCAL_OWNERS = (Category.STORAGE, Category.SOFTWARE_ENV, Category.APPLICATION, Category.NODE)

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from slurm_recovery.attribute.reading import OF_ANYTHING
-from slurm_recovery.attribute.statements import TABLE
 from slurm_recovery.attribute.view import View, category
 from slurm_recovery.detect.frame import frame
+from slurm_recovery.detect.notes import TABLE
 from slurm_recovery.records import Category, Evidence, Role, Source
 
 MANY = 3  # ranks that have one cause in common

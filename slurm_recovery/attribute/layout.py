@@ -10,7 +10,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from slurm_recovery.attribute.statements import TABLE as TABLE
 from slurm_recovery.attribute.statements import Nodes, Said, Sayings
 from slurm_recovery.detect.srun_words import TaskEnd
 from slurm_recovery.records import Attempt

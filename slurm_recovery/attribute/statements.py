@@ -11,10 +11,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from slurm_recovery.detect.frame import Frame
+from slurm_recovery.detect.notes import TABLE
 from slurm_recovery.detect.placement import OWN_WORDS, Placement, placements
 from slurm_recovery.records import Evidence, Source
-
-TABLE = "torchrun_table"
 
 Sayings = dict[int, set[str]]  # number -> the nodes that it was said to run on
 

@@ -45,11 +45,13 @@ class Margins:
             if match := _VOICE.match(line.text):
                 self._heard.setdefault(match[0], line)
 
-    def voices(self) -> list[Line]:
-        """A line of each who printed anything: the first and the last few of those that can be told apart."""
-        for block, number in self._last:
-            if self._read > MARGIN:
-                self._listen(lines(block, number))
+    def voices(self, last: Iterable[Line]) -> list[Line]:
+        """A line of each who printed anything: the first and the last few of those that can be told apart.
+
+        `last`: the lines at the log's end.
+        """
+        if self._read > MARGIN:
+            self._listen(last)
         heard = sorted(self._heard.values(), key=lambda line: line.offset)
         return heard if len(heard) <= MOST_VOICES else heard[: MOST_VOICES // 2] + heard[-(MOST_VOICES // 2) :]
 

@@ -116,25 +116,24 @@ class _Walk:
             self._take_part(line)
 
     def _take_part(self, line: Line) -> None:
-        if self._telling(line.text) and self._sample.early(line):
-            self._look(line)
+        rows = self._rows.of(line.text)
+        if (rows or any(key in line.text for key in _PLACES)) and self._sample.early(line):
+            self._look(line, rows)
 
-    def _telling(self, text: bytes) -> bool:
-        return bool(self._rows.of(text)) or any(key in text for key in _PLACES)
-
-    def _look(self, line: Line) -> None:
-        if self._notes.line(line, self._rows.of(line.text)):
+    def _look(self, line: Line, rows: Sequence[Signature]) -> None:
+        if self._notes.line(line, rows):
             self._sample.told(line)
 
     def end(self) -> None:
         """What can only be done when the whole log has been seen."""
         for line in self._sample.late():
-            self._look(line)
+            self._look(line, self._rows.of(line.text))
         self._notes.more(self._sample.left_out)
+        last = self._margins.last_lines()
         if self._notes.source is Source.JOB_LOG:
-            self._notes.voices(self._margins.voices())
+            self._notes.voices(self._margins.voices(last))
             self._notes.preamble(self._margins.preamble)
-        self._notes.clock(self._margins.last_lines())
+        self._notes.clock(last)
 
 
 def _lines_at(hits: Hits, number: int) -> Iterator[Line]:
