@@ -30,14 +30,28 @@ def end_processes(folder: Path, timeout: float = 20) -> None:
     """Kill every process of `folder` until none is left. Raises TimeoutError after `timeout` seconds."""
     end = time.monotonic() + timeout
     quiet = 0
-    while quiet < 2:  # a fork may slip through one scan
-        found = find_processes(folder)
+    while quiet < 2:
+        found = _stop_processes(folder)
         quiet = 0 if found else quiet + 1
         for entry in found:
             send(entry, signal.SIGKILL)
         if found and time.monotonic() > end:
             raise TimeoutError(f"processes of {folder} do not end: {[entry.pid for entry in found]}")
         time.sleep(0.02)
+
+
+def _stop_processes(folder: Path) -> list[ProcessRecord]:
+    """Stop all, until a look finds nothing new.
+
+    What is stopped forks no more and stays the parent of what it has forked. Killed at once, it would leave children
+    that were not there at the first look and name nothing at the second.
+    """
+    stopped: dict[tuple[int, str], ProcessRecord] = {}
+    while new := [entry for entry in find_processes(folder) if (entry.pid, entry.start) not in stopped]:
+        for entry in new:
+            send(entry, signal.SIGSTOP)
+            stopped[entry.pid, entry.start] = entry
+    return list(stopped.values())
 
 
 def find_processes(folder: Path) -> list[ProcessRecord]:

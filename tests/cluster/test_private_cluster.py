@@ -18,6 +18,7 @@ import pytest
 from tests.cluster.leftovers import clean_up_dead_clusters
 from tests.cluster.ports import PortClaim
 from tests.cluster.private_cluster import ClusterError, ClusterUnavailable, PrivateCluster
+from tests.cluster.processes import end_processes
 
 CHECKOUT = Path(__file__).parents[2]
 # A job that hides: its processes lose their environment, one of them its session too.
@@ -208,6 +209,17 @@ def test_a_killed_owners_cluster_is_ended_by_the_next(nap: str) -> None:
             assert not folder.exists()
             assert none_left(lambda: naming(folder)) == []
             assert none_left(lambda: sleepers(nap)) == []
+
+
+def test_what_forks_meanwhile_is_ended_too(tmp_path: Path, nap: str) -> None:
+    """The children name nothing, and have their own sessions: only their parent tells whose they are."""
+    forking = f"while true; do env -i setsid sleep {nap} & env -i sleep {nap} & sleep 0.001; done"
+    for _ in range(10):
+        with subprocess.Popen(["bash", "-c", forking, tmp_path], cwd="/"):
+            while len(sleepers(nap)) < 10:
+                time.sleep(0.01)
+            end_processes(tmp_path)
+        assert sleepers(nap) == []
 
 
 def test_what_looks_like_a_cluster_and_is_none_stays(tmp_path: Path) -> None:
