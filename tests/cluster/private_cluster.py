@@ -52,6 +52,7 @@ Job = int | str
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 NEEDED = ("slurmctld", "slurmd", "scontrol", "squeue", "sinfo", "sbatch", "munged")
 PORT_TRIES = 3
+STOP_PATIENCE = 15.0  # seconds between SIGTERM and SIGKILL
 SLURM_VARIABLES = re.compile(r"(SLURM|SLURMD|SBATCH|SALLOC|SRUN|SQUEUE|SINFO|SCONTROL|SPANK|MUNGE)_")
 
 PORT_IS_TAKEN = "Address already in use"
@@ -301,8 +302,18 @@ class PrivateCluster:
             self._wait_for_nodes(timeout, idle=False, names=[node for node in self.nodes if self.daemon_pid(node)])
 
     def stop_slurmctld(self, kill: bool = False, timeout: float = 30) -> None:
-        """As systemd stops it (SIGTERM, which saves its state), or with SIGKILL."""
-        self._end_daemon("slurmctld", signal.SIGKILL if kill else signal.SIGTERM, timeout)
+        """As systemd stops it, or with SIGKILL at once.
+
+        SIGTERM saves its state. 22.05 may then hang for ever where a hook was just being killed (slurmscriptd:
+        "track_script_remove: thread ... not found"); systemd sends SIGKILL after TimeoutStopSec, and so do we.
+        """
+        if not kill:
+            try:
+                return self._end_daemon("slurmctld", signal.SIGTERM, STOP_PATIENCE)
+            except ClusterError:
+                if not self.daemon_pid("slurmctld"):
+                    raise
+        return self._end_daemon("slurmctld", signal.SIGKILL, timeout)
 
     def start_slurmd(self, node: str, timeout: float = 30) -> None:
         """Start it and wait until slurmctld takes the node for alive."""
