@@ -21,13 +21,13 @@ lint: $(VENV)/installed
 	$(VENV)/bin/ruff check slurm_recovery tests epilog setup.py
 	$(VENV)/bin/mypy
 
-test-unit: $(VENV)/installed
+test-unit: packages-test $(VENV)/installed
 	$(RUN) -m pytest -q -n $(JOBS) tests/unit
 
 test-store: packages-test $(VENV)/installed
 	$(RUN) -m pytest -q -n $(JOBS) --dist loadfile tests/store
 
-test-cluster: root packages $(VENV)/installed
+test-cluster: root packages-test $(VENV)/installed
 	$(RUN) -m pytest -q --durations=8 -n $(JOBS) --dist loadfile -m "not timing" tests/cluster
 	$(RUN) -m pytest -q --durations=8 -m timing -s tests/cluster
 

@@ -50,6 +50,7 @@ setup(
             "mypy>=1.10,<3",
             "ruff>=0.5,<1",
             "PyMySQL>=1.1,<2",
+            "nvidia-ml-py>=12.535",
         ],
     },
     entry_points={"console_scripts": ["srecover=slurm_recovery.cli.main:main"]},

@@ -14,6 +14,7 @@ from slurm_recovery.observe import attempt_of, hosts, same_attempt
 from slurm_recovery.records import Attempt, Incident, Observation, Stage
 from slurm_recovery.slurm.port import Job
 from slurm_recovery.store.store import Store
+from slurm_recovery.suspects import Suspects, watched
 from slurm_recovery.turn import Turn, job_of
 
 NODE_DOWN_MEMORY = 900.0  # seconds for which a strigger event speaks for its nodes
@@ -28,6 +29,7 @@ class Intake:
     store: Store
     spool: Spool
     actor: Actor
+    suspects: Suspects
     now: Clock
 
     def take(self, event: Event, turn: Turn) -> Incident | None:
@@ -76,12 +78,20 @@ class Intake:
             turn.unripe.append(event)
             return False
         if job is not None and same_attempt(event, job):
-            if any(part.state not in ("COMPLETED", "CANCELLED") for part in (job, *turn.components(job))):
+            parts = (job, *turn.components(job))
+            if any(part.state not in ("COMPLETED", "CANCELLED") for part in parts):
                 return True
+            if all(part.state == "COMPLETED" for part in parts):
+                self._ended_well(attempt_of(event, job, parts[1:], self.cluster), turn)
         elif job is not None and job.pending and (job.launch_failed or turn.down(told)):
             return True
         self.spool.done(event)
         return False
+
+    def _ended_well(self, attempt: Attempt, turn: Turn) -> None:
+        if turn.watched is None:
+            turn.watched = watched(self.suspects.runs())
+        self.suspects.record_good(attempt, turn.watched)
 
     def _known(self, attempt: Attempt, event: Event) -> Incident | None:
         """The attempt's incident, where a hook told of it before: slurmctld runs hooks again after a restart."""

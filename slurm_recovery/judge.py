@@ -14,11 +14,13 @@ from slurm_recovery.attribute.engine import attribute
 from slurm_recovery.config.settings import Config, Mode
 from slurm_recovery.decide.exclusions import Choice, Exclusion, choose, live
 from slurm_recovery.decide.history import Ledger, ledger
-from slurm_recovery.decide.rules import Case, decide, effective_mode
+from slurm_recovery.decide.rules import Alike, Case, avoiding, decide, effective_mode
+from slurm_recovery.evidence.node_reports import Reports
 from slurm_recovery.observe import Observer
 from slurm_recovery.records import Attempt, Attribution, Decision, Incident, Observation
 from slurm_recovery.slurm.port import Job, Node
 from slurm_recovery.store.store import Store
+from slurm_recovery.suspects import Suspects, forgiven
 from slurm_recovery.turn import Turn
 
 
@@ -40,15 +42,28 @@ class Judge:
     observer: Observer
     now: Clock
 
-    def judge(self, incident: Incident, attempt: Attempt, turn: Turn, *, requeued: Job | None) -> Judgement:
+    @property
+    def _suspects(self) -> Suspects:
+        return Suspects(self.config, self.cluster, self.store, self.now)
+
+    def reports(self, attempt: Attempt, turn: Turn) -> Reports:
+        """What the attempt's nodes wrote down, so far."""
+        mode = effective_mode(self.config.policy(attempt.partition), attempt.comment)
+        return Reports() if mode is Mode.OFF else self.observer.reports(attempt, turn.down(attempt))
+
+    def judge(
+        self, incident: Incident, attempt: Attempt, turn: Turn, *, requeued: Job | None, reports: Reports
+    ) -> Judgement:
         """`requeued`: the job, where somebody else has put it back into the queue."""
         earlier = self.store.history(attempt)
         mode = effective_mode(self.config.policy(attempt.partition), attempt.comment)
         observation = Observation(attempt=attempt)
         if mode is not Mode.OFF:
             seen = incident.observation.down_nodes if incident.observation else ()
-            observation = self.observer.observe(attempt, turn.nodes, turn.gone_down(attempt).union(seen), earlier)
+            gone_down = turn.gone_down(attempt).union(seen)
+            observation = self.observer.observe(attempt, turn.nodes, gone_down, earlier, reports)
         attribution = attribute(observation)
+        told = [attribution, *(one.attribution for one in earlier if one.attribution)]
         case = Case(
             attempt=attempt,
             attribution=attribution,
@@ -58,8 +73,21 @@ class Judge:
             requeued_by_slurm=requeued is not None,
             still_pending=requeued is not None and requeued.pending,
             held_by_other=requeued is not None and requeued.held and not requeued.launch_failed,
+            alike=self._alike(attempt, attribution),
         )
-        return Judgement(observation, attribution, decide(case))
+        decision = decide(case)
+        job = turn.jobs.get(attempt.job_id)
+        if decision.verdict.restarts and job is not None:
+            decision = avoiding(decision, self._suspects.avoided(attempt, told, job, turn.nodes))
+        return Judgement(observation, attribution, decision)
+
+    def _alike(self, attempt: Attempt, attribution: Attribution) -> Alike:
+        """Who else failed for this reason lately."""
+        since = self.now() - self.config.settings.common_cause_time
+        others = self.store.list(self.cluster, since=since, reason=attribution.reason)
+        mine = {(attempt.label, attempt.user)}
+        found = mine | {(one.attempt.label, one.attempt.user) for one in others}
+        return Alike(len({label for label, _ in found}), len({user for _, user in found}))
 
     def _ledger(self, attempt: Attempt, earlier: Sequence[Incident]) -> Ledger:
         policy = self.config.policy(attempt.partition)
@@ -79,14 +107,14 @@ class Judge:
     def exclusions(self, incident: Incident) -> tuple[Exclusion, ...]:
         """What we want to keep the job off, strongest first."""
         policy = self.config.policy(incident.attempt.partition)
-        return live(self._chain(incident), self.now(), policy.exclusion_time)
+        return live(self._chain(incident), self.now(), policy.exclusion_time, forgiven(self.store, self.cluster))
 
     def users(self, incident: Incident, job: Job) -> tuple[str, ...]:
         """The job's own --exclude: what is on its list now and was not put there by us."""
         chain = self._chain(incident)
         before_us = set(chain[-1].attempt.excluded_nodes)
         acted = [one.decision for one in chain if one.decision and one.decision.act]
-        by_us = {node for decision in acted for node in decision.exclude} - before_us
+        by_us = {node for decision in acted for node in (*decision.exclude, *decision.avoid)} - before_us
         return tuple(node for node in job.excluded_nodes if node not in by_us)
 
     def _chain(self, incident: Incident) -> list[Incident]:

@@ -1,4 +1,4 @@
-"""Gathers what is known of an attempt: from the hook's event, from Slurm, from the job's log.
+"""Gathers what is known of an attempt: from the hook's event, from Slurm, from the job's log, from its nodes.
 
 Reads only. Whatever cannot be had becomes a Gap in the observation.
 """
@@ -6,15 +6,17 @@ Reads only. Whatever cannot be had becomes a Gap in the observation.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from slurm_recovery.attribute.dump_rows import may_speak
 from slurm_recovery.config.settings import Settings
+from slurm_recovery.detect.readings import evidence_of, gaps_of
 from slurm_recovery.detect.scan import scan
 from slurm_recovery.detect.signature import Signature
 from slurm_recovery.evidence.joblog import Bounds, JobLog, open_log
+from slurm_recovery.evidence.node_reports import LogPiece, Reports, log_pieces, read_reports
 from slurm_recovery.evidence.paths import log_paths
 from slurm_recovery.evidence.pieces import ahead, side_by_side
 from slurm_recovery.evidence.trace_dumps import Traces, read_traces
@@ -24,6 +26,7 @@ from slurm_recovery.records import Attempt, Evidence, Gap, Incident, Observation
 from slurm_recovery.slurm.port import Job, Node
 
 EVIDENCE_BYTES = 1 << 20  # of one attempt's evidence on record
+REPORT_BYTES = 1 << 30  # of all reports of one attempt's nodes
 LOG_TAIL = 1 << 20  # of a log's end: read first, for whatever lies before it may take too long
 TEXT = 4096  # characters of a user's text on record
 
@@ -141,21 +144,39 @@ class Observer:
     signatures: tuple[Signature, ...]
     consult: Callable[[Observation], Observation] = lambda observation: observation  # asks others, at the end
 
+    def reports(self, attempt: Attempt, down: Collection[str]) -> Reports:
+        """What the attempt's nodes wrote down. Those that are down, or had nothing to write, are not missed."""
+        folder = self.settings.evidence_dir
+        if folder is None or not _told_of_failure(attempt):
+            return Reports()
+        nodes = [node for node in attempt.nodes if node not in down]
+        return read_reports(folder, attempt, nodes, most=REPORT_BYTES, timeout=self.settings.evidence_timeout)
+
     def observe(
         self,
         attempt: Attempt,
         nodes: Mapping[str, Node],
         gone_down: frozenset[str],
         earlier: Sequence[Incident],
+        reports: Reports,
     ) -> Observation:
         """`gone_down`: hosts that strigger reported; `earlier`: the job's former incidents, newest first."""
         evidence: list[Evidence] = []
-        gaps: list[Gap] = []
-        first: JobLog | None = None
+        gaps: list[Gap] = list(reports.gaps)
+        for report in reports.reports:
+            evidence += evidence_of(report, self.signatures)
+            gaps += gaps_of(report)
+        sent = [piece for report in reports.reports for piece in log_pieces(report)]
+        gaps += [piece for piece in sent if isinstance(piece, Gap)]
+        first: JobLog | LogPiece | None = None
         for path in log_paths(attempt) if attempt.batch else ():
             with self._open(path, attempt, earlier) as log:
                 if isinstance(log, Gap):
-                    gaps.append(log)
+                    pieces = [piece for piece in sent if isinstance(piece, LogPiece) and piece.path == path]
+                    for piece in (_of_this_run(piece, path, earlier) for piece in pieces):
+                        evidence += self._scan(path, piece.offset, [piece.data])
+                    gaps.append(_sent(log, pieces))
+                    first = first or (pieces[-1] if pieces else None)
                     continue
                 evidence += self._scanned(log)
                 gaps += log.gaps
@@ -172,9 +193,10 @@ class Observer:
             down_nodes=tuple(down),
             prolog_failed_nodes=tuple(node for node in attempt.nodes if _prolog_failed(nodes.get(node))),
             log_path=first.path if first else "",
-            log_tail=snapshot(first.tail, self.settings.snapshot_bytes) if first else "",
+            log_tail=snapshot(_tail(first), self.settings.snapshot_bytes) if first else "",
             log_end=first.size if first else 0,
             log_inode=first.inode if first else 0,
+            boots={report.node: report.boot_id for report in reports.reports if report.boot_id},
         )
         return self.consult(seen)
 
@@ -199,17 +221,43 @@ class Observer:
         return read_traces(attempt, log_paths(attempt) if attempt.batch else (), most=most, timeout=timeout)
 
     def _scanned(self, log: JobLog) -> list[Evidence]:
-        found: list[Evidence] = []
-        for part in log.parts():
-            found += scan(
-                ahead(part.pieces),
-                signatures=self.signatures,
-                source=Source.JOB_LOG,
-                path=_short(log.path),
-                offset=part.offset,
-                each=side_by_side,
-            )
-        return found
+        return [found for part in log.parts() for found in self._scan(log.path, part.offset, ahead(part.pieces))]
+
+    def _scan(self, path: str, offset: int, pieces: Iterable[bytes]) -> tuple[Evidence, ...]:
+        return scan(
+            pieces,
+            signatures=self.signatures,
+            source=Source.JOB_LOG,
+            path=_short(path),
+            offset=offset,
+            each=side_by_side,
+        )
+
+
+def _of_this_run(piece: LogPiece, path: str, earlier: Sequence[Incident]) -> LogPiece:
+    """The piece without what earlier attempts wrote into the same file."""
+    before = next((i.observation for i in earlier if i.observation and i.observation.log_path == path), None)
+    if before is None or before.log_inode != piece.inode or before.log_end > piece.size:
+        return piece
+    old = max(0, before.log_end - piece.offset)
+    return piece._replace(offset=piece.offset + old, data=piece.data[old:])
+
+
+def _tail(log: JobLog | LogPiece) -> bytes:
+    return log.data if isinstance(log, LogPiece) else log.tail
+
+
+def _sent(gap: Gap, pieces: Sequence[LogPiece]) -> Gap:
+    """A log that cannot be read here: how much of it the batch node has sent."""
+    if not pieces:
+        return gap
+    sent = sum(len(piece.data) for piece in pieces)
+    return gap.model_copy(update={"why": f"{gap.why}; its node sent {sent} of {pieces[-1].size} bytes"})
+
+
+def _told_of_failure(attempt: Attempt) -> bool:
+    """Whether node hooks were told so, and wrote something: they see exit codes, but no time limit."""
+    return bool(attempt.exit_code or attempt.signal) or attempt.derived_exit_code not in ("", "0:0")
 
 
 def _prolog_failed(node: Node | None) -> bool:

@@ -39,6 +39,8 @@ class Source(StrEnum):
     SCHEDULER = "scheduler"
     JOB_LOG = "job_log"
     KERNEL_LOG = "kernel_log"
+    NVML = "nvml"
+    NODE = "node"  # what a node wrote down of itself; a report that is missing or refused is a gap of this source
     FLIGHT_RECORDER = "flight_recorder"
     ATTRIBUTOR = "attributor"
 
@@ -190,6 +192,7 @@ class Observation(Record):
     log_tail: str = ""  # a snapshot: the restart may truncate the file
     log_end: int = 0  # bytes in the log when the attempt ended: where the next attempt's lines begin
     log_inode: int = 0
+    boots: dict[str, str] = {}  # the kernel's boot_id of each node that reported
 
 
 class Decision(Record):
@@ -199,6 +202,7 @@ class Decision(Record):
     basis: str  # the rule's name, see decide/rules.py
     because: str
     exclude: tuple[str, ...] = ()
+    avoid: tuple[str, ...] = ()  # besides, for suspicion alone: the next decision's replaces it
     delay: float = 0.0  # seconds of back-off before the restart may begin
     act: bool = False  # False: Mode=observe, this is advice only
     stop_action: str = "leave"
@@ -258,3 +262,57 @@ class Incident(Record):
     def at(self, step: str, when: float) -> Incident:
         """The same incident with the first time of a step noted."""
         return self if step in self.times else self.model_copy(update={"times": {**self.times, step: when}})
+
+
+class Run(Record):
+    """One attempt as the suspicion of its nodes counts it: where it ran, and whether it ended well.
+
+    `good` attempts exonerate. A failed one counts against its nodes unless its cause is the job's own; `blamed` are
+    the nodes that its evidence of trust `root` named.
+    """
+
+    cluster: str
+    job_id: int
+    label: str
+    restart_count: int = 0
+    start_time: float | None = None
+    end_time: float
+    user: str = ""
+    partition: str = ""
+    nodes: tuple[str, ...] = ()
+    good: bool = False
+    reason: str = ""  # of a failed one; "" while it is not judged
+    blamed: tuple[str, ...] = ()
+
+
+class NodeAction(StrEnum):
+    """What a line of a node's history tells."""
+
+    FAULT = "fault"  # its own kernel or NVML told of a fault
+    XID = "xid"  # an Xid that speaks against the GPU only when it comes again: 13, 31
+    DRAIN = "drain"
+    RESUME = "resume"
+    ADVISED = "advised"  # a drain that Mode or Drain leaves to people
+    REFUSED = "refused"  # a drain that a brake or an administrator's word forbade
+    ALERT = "alert"  # several nodes, or several jobs, with one cause: not the nodes' own
+    OVERRULED = "overruled"  # an administrator resumed the node, or gave it a reason of his own
+    RELEASE = "release"  # `srecover release`: what was known of the node counts no longer
+    BOOT = "boot"  # it reported another boot_id than before
+    CLEAN = "clean"  # a health check found nothing, after a fault
+
+
+class NodeEvent(Record):
+    """One line of a node's history. `result` is "intent" before a deed, one of `Result` after it, else ""."""
+
+    id: int = 0  # given by the store
+    cluster: str
+    node: str  # "" where it is about several: then `detail` names them
+    time: float
+    action: NodeAction
+    result: str = ""
+    reason: str = ""  # a reason code
+    user: str = ""  # whose job it was, or who gave the word
+    job: str = ""  # Attempt.label
+    incident_id: int = 0
+    boot_id: str = ""
+    detail: str = ""

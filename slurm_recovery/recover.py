@@ -21,6 +21,7 @@ from slurm_recovery.config.settings import Config
 from slurm_recovery.holds import overdue, release_holds
 from slurm_recovery.hooks.spool import Event, Spool
 from slurm_recovery.intake import Intake, moment
+from slurm_recovery.isolate import Isolation
 from slurm_recovery.judge import Judge
 from slurm_recovery.observe import Observer
 from slurm_recovery.records import Attempt, Incident, Result, Stage, Verdict
@@ -28,6 +29,7 @@ from slurm_recovery.slurm.errors import SlurmError, SlurmUnavailable
 from slurm_recovery.slurm.port import Job, Slurm
 from slurm_recovery.store.errors import StoreConflict, StoreCorrupt
 from slurm_recovery.store.store import Store
+from slurm_recovery.suspects import Suspects
 from slurm_recovery.turn import Turn, downs, job_of
 
 log = structlog.get_logger(__name__)
@@ -52,11 +54,18 @@ class Recovery:
     _actor: Actor = field(init=False)
     _intake: Intake = field(init=False)
     _judge: Judge = field(init=False)
+    _suspects: Suspects = field(init=False)
+    _isolation: Isolation = field(init=False)
+    _asked: dict[int, float] = field(default_factory=dict, init=False)  # since when an incident's nodes are asked
     _steps: Mapping[Stage, Callable[[Incident, Job, Turn], Incident]] = field(init=False)
 
     def __post_init__(self) -> None:
         self._actor = Actor(self.slurm, self.store, self.spool, self.now)
-        self._intake = Intake(self.cluster, self.store, self.spool, self._actor, self.now)
+        self._suspects = Suspects(self.config, self.cluster, self.store, self.now)
+        self._isolation = Isolation(
+            self.config, self.cluster, self.slurm, self.store, self.observer, self._suspects, self.now
+        )
+        self._intake = Intake(self.cluster, self.store, self.spool, self._actor, self._suspects, self.now)
         self._judge = Judge(self.config, self.cluster, self.store, self.observer, self.now)
         self._steps = {
             Stage.DETECTED: self._detected,
@@ -85,6 +94,10 @@ class Recovery:
         labels = {incident.attempt.label for incident in still_open}
         release_holds(self.slurm, self.spool, overdue(self.spool, self.now(), self._hold_timeout, labels))
         return self._next_turn(still_open, turn)
+
+    def watch(self) -> None:
+        """The sweep's look at nodes: health reports, and the ways back of those that we drained."""
+        self._guarded("health checks", self._isolation.watch)
 
     def _guarded(self, what: str, step: Callable[..., object], *arguments: object) -> bool:
         """One bad incident must not keep the others from their turn; a silent Slurm ends the turn. True: it went."""
@@ -120,7 +133,8 @@ class Recovery:
         if not job.completing or not turn.all_up(attempt) or not self.slurm.dependents(job):
             return
         definite = attempt.model_copy(update={"state": "FAILED"})
-        decision = self._judge.judge(incident, definite, turn, requeued=None).decision
+        reports = self._judge.reports(definite, turn)
+        decision = self._judge.judge(incident, definite, turn, requeued=None, reports=reports).decision
         if decision.act and decision.verdict.restarts:
             incident = self._actor.note(incident, "gate", f"other jobs depend on it; {decision.because}")
             self._actor.requeue(incident, job, Stage.HELD)
@@ -161,13 +175,18 @@ class Recovery:
         self, incident: Incident, attempt: Attempt, job: Job, turn: Turn, *, requeued: Job | None
     ) -> Incident:
         """Record the observation and the decision; then act on it where the mode says so."""
-        judgement = self._judge.judge(incident, attempt, turn, requeued=requeued)
+        reports = self._judge.reports(attempt, turn)
+        if reports.missing and self._may_still_come(incident):
+            return incident
+        judgement = self._judge.judge(incident, attempt, turn, requeued=requeued, reports=reports)
         decision = judgement.decision
         restarts = decision.act and decision.verdict.restarts
         stage = Stage.DECIDED if restarts else incident.stage
         incident = incident.model_copy(update={"attempt": attempt, "stage": stage, **judgement._asdict()})
         incident = incident.at("decided", self.now())
         incident = self._actor.note(incident, "decided", f"{decision.verdict.value}: {decision.because}")
+        self._suspects.record(attempt, judgement.attribution)
+        self._isolation.consider(incident)
         if restarts:
             return self._requeue(incident, job, turn)
         if decision.verdict is Verdict.STOP and decision.act:
@@ -241,6 +260,11 @@ class Recovery:
     @property
     def _hold_timeout(self) -> float:
         return self.config.settings.hold_timeout
+
+    def _may_still_come(self, incident: Incident) -> bool:
+        """Whether a report that is missing may yet show: file systems tell other hosts of a new file with a delay."""
+        begin = self._asked.setdefault(incident.id, self.now())
+        return 0 <= self.now() - begin < self.config.settings.evidence_wait
 
     def _held_too_long(self, incident: Incident) -> bool:
         age = self.now() - incident.times.get("held", self.now())

@@ -22,6 +22,7 @@ class Turn:
     ids: frozenset[int]
     downs: Sequence[tuple[str, float]]  # (node, when it was told of)
     unripe: list[Event] = field(default_factory=list)  # events whose job must end COMPLETING first
+    watched: frozenset[str] | None = None  # nodes that a failed attempt speaks against; None: nobody asked yet
 
     @cached_property
     def jobs(self) -> Mapping[int, Job]:

@@ -85,12 +85,18 @@ def drive(recovery: Recovery, deadline: float, sleep: Callable[[float], None] = 
             sleep(0.02)
 
 
-def work(config: Config, spool: Spool, deadline: float, ports: Ports = Ports()) -> None:
-    """Open everything, drive the turns. Without a usable store, release what we hold, and let every hook go."""
+def work(config: Config, spool: Spool, deadline: float, ports: Ports = Ports(), *, watch: bool = False) -> None:
+    """Open everything, drive the turns; `watch`: look at the nodes' health reports, too.
+
+    Without a usable store, release what we hold, and let every hook go.
+    """
     slurm = ports.slurm(config.settings)
     try:
         with ports.store(config.settings.url) as store:
-            drive(open_recovery(config, slurm, store, spool), deadline)
+            recovery = open_recovery(config, slurm, store, spool)
+            drive(recovery, deadline)
+            if watch:
+                recovery.watch()
             store.purge(time.time() - config.settings.retain_time)
     except StoreError:
         let_go(spool)

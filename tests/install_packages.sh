@@ -24,6 +24,9 @@ have() {
     python3-venv) "$python" -c 'import ensurepip, venv' ;;
     mariadb-server) command -v mariadbd ;;
     ripgrep) command -v rg ;;
+    gcc) command -v cc ;;
+    libc6-dev) test -e /usr/include/stdio.h ;;
+    groff-base) command -v groff ;;
     util-linux) command -v unshare && command -v setpriv && command -v flock ;;
     *) command -v "$1" ;;
     esac >/dev/null 2>&1
@@ -42,7 +45,7 @@ clean_up() {
 
 case ${1-} in
 '') packages='slurm-wlm munge python3 python3-venv' ;;
-test) packages='slurm-wlm munge python3 python3-venv mariadb-server' ;;
+test) packages='slurm-wlm munge python3 python3-venv mariadb-server gcc libc6-dev groff-base' ;;
 releases) packages='debootstrap git util-linux' ;;
 bench) packages='ripgrep' ;;
 *) fail "what is '$1'? usage: install_packages.sh [test|releases|bench]" ;;

@@ -14,6 +14,7 @@ from slurm_recovery.attribute.first_rank import only_end, told_first
 from slurm_recovery.attribute.one_node import may_be_a_nodes, on_one_node
 from slurm_recovery.attribute.reasons import REASONS
 from slurm_recovery.attribute.view import Finding, Rival, View, category, in_order, suspects, told
+from slurm_recovery.attribute.window import OF_NODES
 from slurm_recovery.detect.notes import TABLE
 from slurm_recovery.records import Category, Evidence, Role, Source, Verdict
 
@@ -26,10 +27,14 @@ CONDITIONAL = (
     "host_memory_error",
     "gpu_ecc_uncorrectable",
     "gpu_nvlink_error",
+    "gpu_fell_off_bus",
+    "nvswitch_error",
+    "gpu_gsp_timeout",
     "silent_data_corruption",
     "node_fail",
     "launch_failed",
     "node_hang",
+    "local_disk_failure",
     "filesystem_io",
     "local_disk_full",
     "disk_full",
@@ -45,6 +50,7 @@ CONDITIONAL = (
     "script_error",
     "dataloader_killed",
     "import_error",
+    "stale_gpu_process",
     "unknown",  # an error of one's own all the same
     "ucx_transport_error",
     "nccl_network_error",
@@ -143,8 +149,8 @@ def _strongest(lines: Iterable[Evidence]) -> str | None:
 
 
 def _by_itself(same: Iterable[Evidence]) -> list[Evidence]:
-    """What a node's kernel says of itself, or a program of the device or disk it uses; not what one says of another."""
-    return [found for found in same if found.source is Source.KERNEL_LOG or _of_its_own(found.reason)]
+    """What a node says of itself, or a program of the device or disk that it uses; not what one says of another."""
+    return [found for found in same if found.source in OF_NODES or _of_its_own(found.reason)]
 
 
 def _of_its_own(reason: str) -> bool:

@@ -52,7 +52,9 @@ ROWS: tuple[Ranked, ...] = (
     Ranked("time_limit", slurm_rows.time_limit, "who is ended by the time limit prints errors as it dies"),
     Ranked("slurm_words", slurm_rows.slurm_words, "slurmstepd and srun speak of the job, the others of their own end"),
     Ranked(
-        "kernel_hardware", kernel_rows.kernel_hardware, "a node's own kernel saw it; what programs print came of that"
+        "kernel_hardware",
+        kernel_rows.kernel_hardware,
+        "a node's own kernel, or NVML, saw it; what programs print came of that",
     ),
     Ranked("shared_fault", shared_rows.shared_fault, "the kernel saw the fault that the program only felt"),
     Ranked("device_error", cause_rows.device_error, "a device that fails explains what its rank and the others print"),

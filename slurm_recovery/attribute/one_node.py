@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from slurm_recovery.attribute.first_rank import MANY, root_rank
 from slurm_recovery.attribute.reasons import REASONS
 from slurm_recovery.attribute.view import Finding, View, suspects, told
+from slurm_recovery.attribute.window import OF_NODES
 from slurm_recovery.records import Category, Evidence, Role, Source
 
 # Messages that any rank of a node would meet alike, so that one rank is proof enough.
@@ -52,15 +53,21 @@ def on_one_node(view: View, first: Evidence, same: Sequence[Evidence]) -> Findin
     if not nodes or (not by_itself and not _proven(view, same, reason)):
         return None
     accused = {one.node for one in nodes}
-    with_kernel = suspects(view, (*same, *light, *view.having(source=Source.KERNEL_LOG, reasons=(reason,))), reason)
+    with_own = suspects(view, (*same, *light, *_own_word(view, reason)), reason)
     return Finding(
         reason,
         told(view, reason, first),
         (first, *(found for found in same if found is not first)),
         rank=None if _several_at_once(view, same) else root_rank(view, first, same),
-        suspects=tuple(one for one in with_kernel if one.node in accused),
+        suspects=tuple(one for one in with_own if one.node in accused),
         category=None if REASONS[reason].category in _KEEP_OWNER else Category.NODE,
     )
+
+
+def _own_word(view: View, reason: str) -> tuple[Evidence, ...]:
+    """What nodes say of themselves by their kernel, and by NVML where that is proof."""
+    by_nvml = view.having(source=Source.NVML, role=Role.ROOT, reasons=(reason,))
+    return (*view.having(source=Source.KERNEL_LOG, reasons=(reason,)), *by_nvml)
 
 
 def _several_at_once(view: View, same: Sequence[Evidence]) -> bool:
@@ -112,6 +119,6 @@ def _one_rank_a_node(view: View) -> bool:
 
 
 def _others(view: View) -> set[str | None]:
-    """The nodes of which anything was heard."""
+    """The nodes of which the job was heard."""
     ended = (view.places.known(host) for end in view.places.ends for host in end.hosts)
-    return ({view.node(found) for found in view.evidence} | set(ended)) - {None}
+    return ({view.node(found) for found in view.evidence if found.source not in OF_NODES} | set(ended)) - {None}

@@ -6,7 +6,16 @@ adding a row. Knows no log line: which line speaks for which reason is written i
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 from slurm_recovery.records import Attribution, Category, Record, Verdict
+
+
+class Cure(StrEnum):
+    """What ends a node's fault."""
+
+    CHECK = "check"  # a clean check says that it is over
+    REBOOT = "reboot"  # only a reboot can, and then a clean check
 
 
 class Reason(Record):
@@ -15,7 +24,8 @@ class Reason(Record):
     `action` holds when no node is to blame. `one_node` is the reason that it becomes when the very same
     message is proven on one node of several, and the fault is then that node's; "" where being on one node
     proves nothing. `otherwise` is the opposite: what a node's fault becomes when no single node can be named.
-    `max_requeues` bounds restarts for this reason within one job.
+    `max_requeues` bounds restarts for this reason within one job. `cure` is what must be seen before a node that was
+    drained for it serves again; None: it is no ground for a drain.
     """
 
     code: str
@@ -25,7 +35,26 @@ class Reason(Record):
     sentence: str
     one_node: str = ""
     otherwise: str = ""
+    cure: Cure | None = None
 
+
+# Faults for which a node is drained, where its own kernel or NVML tells of them. Links that flap are not among them:
+# a job is kept off the node, and the link is mostly up again before anybody looks.
+_CURES = dict.fromkeys(
+    (
+        "gpu_fell_off_bus",
+        "gpu_ecc_uncorrectable",
+        "gpu_nvlink_error",
+        "nvswitch_error",
+        "gpu_gsp_timeout",
+        "gpu_internal_error",
+        "pcie_error",
+        "host_memory_error",
+        "nic_failure",
+        "node_hang",
+    ),
+    Cure.REBOOT,
+) | dict.fromkeys(("gpu_missing", "local_disk_failure", "driver_mismatch", "stale_gpu_process"), Cure.CHECK)
 
 HARDWARE_TRIES = 3  # another node each time
 TRANSIENT_TRIES = 2
@@ -50,6 +79,7 @@ def _rows(
             sentence=sentence,
             one_node=becomes.get(code, ""),
             otherwise=else_becomes.get(code, ""),
+            cure=_CURES.get(code),
         )
         for code, sentence in sentences.items()
     }

@@ -16,7 +16,7 @@ from slurm_recovery.records import Category, Evidence, Role, Source
 
 _OWNERS = (Category.INTERCONNECT, Category.STORAGE)
 # The file system is gone for this client: what a program raises after that came of it.
-_EVICTED = ("lustre_evicted", "gpfs_panic")
+_EVICTED = ("lustre_evicted", "gpfs_panic", "ceph_evicted")
 # What says that it works again.
 _RECOVERED = ("nccl_port_active", "link_up", "nfs_ok", "lustre_restored")
 
@@ -76,4 +76,6 @@ def _storage(view: View, first: Evidence, same: Sequence[Evidence], rivals: tupl
 
 def _one_client(view: View, same: Sequence[Evidence]) -> bool:
     one = len({view.node(found) for found in same}) == 1
-    return len(view.attempt.nodes) > 1 and one and not view.unread(Source.KERNEL_LOG)
+    return len(view.attempt.nodes) > 1 and one and not (
+        view.unread(Source.KERNEL_LOG) or view.unread(Source.NODE)
+    )

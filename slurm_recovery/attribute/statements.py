@@ -10,10 +10,11 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from slurm_recovery.attribute.window import OF_NODES
 from slurm_recovery.detect.frame import Frame
 from slurm_recovery.detect.notes import TABLE
 from slurm_recovery.detect.placement import OWN_WORDS, Placement, placements
-from slurm_recovery.records import Evidence, Source
+from slurm_recovery.records import Evidence
 
 Sayings = dict[int, set[str]]  # number -> the nodes that it was said to run on
 
@@ -64,7 +65,7 @@ def said(evidence: Iterable[tuple[Evidence, Frame]], nodes: Nodes) -> Said:
     """Reads every statement out of an attempt's lines."""
     found = Said()
     for one, head in evidence:
-        if one.source is not Source.KERNEL_LOG:
+        if one.source not in OF_NODES:
             _line(found, one, head, nodes)
     return found
 

@@ -13,7 +13,7 @@ from slurm_recovery.attribute.history import by_slurm_itself, split, spoken
 from slurm_recovery.attribute.ranks import Places, places
 from slurm_recovery.attribute.reading import read
 from slurm_recovery.attribute.reasons import REASONS
-from slurm_recovery.attribute.window import doubtful, last_time, of_this_attempt
+from slurm_recovery.attribute.window import OF_NODES, doubtful, last_time, of_this_attempt
 from slurm_recovery.detect.frame import frame
 from slurm_recovery.detect.srun_words import TaskEnd, hosts
 from slurm_recovery.records import Attempt, Category, Evidence, Observation, Role, Source, Suspect, Trust
@@ -131,8 +131,8 @@ def _ours(evidence: Sequence[Evidence]) -> tuple[Evidence, ...]:
 
 
 def _of_the_job(found: Evidence, where: Places) -> bool:
-    """A kernel log of a node that the job did not have says nothing of it."""
-    foreign = found.source is Source.KERNEL_LOG and found.node is not None and where.known(found.node) is None
+    """What a node that the job did not have says of itself says nothing of it."""
+    foreign = found.source in OF_NODES and found.node is not None and where.known(found.node) is None
     return not (foreign and where.nodes)
 
 

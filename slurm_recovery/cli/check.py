@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import stat
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -22,14 +23,26 @@ from slurm_recovery.cli.common import Context
 from slurm_recovery.cli.sweep import LAST_SWEEP
 from slurm_recovery.cli.tables import say, say_json
 from slurm_recovery.config.confile import ConfigError
-from slurm_recovery.config.settings import Config, Mode
+from slurm_recovery.config.settings import Config, Mode, YesNo
 from slurm_recovery.config.signature_files import load_signatures
 from slurm_recovery.detect.signature import SignatureError
 from slurm_recovery.evidence.attributor import unusable
-from slurm_recovery.hooks.install import DEFAULT_HOOK_DIR, HOOKS, MODULE, hook_settings, written_settings
+from slurm_recovery.evidence.node_reports import HEALTH
+from slurm_recovery.hooks.install import (
+    DEFAULT_HOOK_DIR,
+    HEALTH_INTERVAL,
+    HOOKS,
+    MODULE,
+    NODE_HOOKS,
+    hook_settings,
+    node_hook_settings,
+    written_settings,
+)
+from slurm_recovery.hostlist import fold
 from slurm_recovery.slurm.errors import SlurmError
 from slurm_recovery.store.errors import StoreError
 
+MOST_NAMED = 20  # nodes of one line
 SWEEP_AGE = 600.0  # seconds after which a sweep is overdue, and an event in the spool forgotten
 
 
@@ -222,6 +235,74 @@ def _trigger(there: Installation) -> Iterator[Problem]:
         yield Problem("warning", what, there.setup)
 
 
+def _evidence(there: Installation) -> Iterator[Problem]:
+    """EvidenceDir as setup makes it, and readable for SlurmUser."""
+    folder = there.config.settings.evidence_dir
+    if folder is None:
+        return
+    try:
+        status = folder.lstat()
+    except OSError as error:
+        yield Problem("error", f"EvidenceDir={folder}: {error.strerror}", there.setup)
+        return
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != 0 or status.st_mode & 0o022:
+        what = f"EvidenceDir={folder}: not a folder that only root can write, so nothing in it is believed"
+        yield Problem("error", what, there.setup)
+    elif problem := there.cluster.try_as_slurm_user("/bin/ls", "-f", str(folder)):
+        yield Problem("error", f"SlurmUser cannot read EvidenceDir: {problem}", there.setup)
+
+
+def _node_hooks(there: Installation) -> Iterator[Problem]:
+    """The hooks of compute nodes as they are on this host, and what slurm.conf says of them."""
+    settings = there.config.settings
+    if settings.evidence_dir is None:
+        return
+    wanted = node_hook_settings(there.config, there.cluster.slurm_conf)
+    for name in NODE_HOOKS:
+        path = there.hook_dir / name
+        written = written_settings(path)
+        if written is None:
+            yield Problem("error", f"{path}: not there, or not ours", there.setup)
+        elif differing := sorted(key for key in wanted if written.get(key) != wanted[key]):
+            yield Problem("error", f"{path}: written for other settings ({', '.join(differing)})", there.setup)
+    if there.cluster.unreachable:
+        return
+    needed = {"epilog": "epilog.d/50-slurm-recovery", "healthcheckprogram": "health_check"}
+    if settings.prolog_gate is YesNo.YES:
+        needed["prolog"] = "prolog.d/50-slurm-recovery"
+    for key, name in needed.items():
+        hook, running = there.hook_dir / name, there.cluster.config.get(key, "")
+        if str(hook) not in running and not any(_calls(Path(script), hook) for script in running.split(",")):
+            yield Problem("warning", f"{_WORDS[key]} does not call {hook}", _MISSED[key])
+    if there.seconds("healthcheckinterval") == 0:
+        what = "HealthCheckInterval is not set: no node that we drained is found well again"
+        yield Problem("warning", what, f"HealthCheckInterval={HEALTH_INTERVAL} in slurm.conf")
+
+
+_WORDS = {"epilog": "Epilog", "healthcheckprogram": "HealthCheckProgram", "prolog": "Prolog"}
+_MISSED = {
+    "epilog": "Epilog= in slurm.conf, or call it from your own; until then nodes tell nothing of failed jobs",
+    "healthcheckprogram": "HealthCheckProgram= in slurm.conf; until then no node that we drained is resumed by us",
+    "prolog": "Prolog= in slurm.conf, or PrologGate=no",
+}
+
+
+def _silent_nodes(there: Installation) -> Iterator[Problem]:
+    """Nodes that have never left a health report, where others have."""
+    folder = there.config.settings.evidence_dir
+    if folder is None or there.cluster.unreachable:
+        return
+    nodes = there.cluster.commands.nodes()
+    try:
+        told = {path.name for path in folder.iterdir() if (path / HEALTH).exists()}
+    except OSError:
+        return
+    silent = sorted(name for name, node in nodes.items() if name not in told and not node.down)
+    if told and silent:
+        what = f"{len(silent)} of {len(nodes)} nodes have never reported: {fold(silent[:MOST_NAMED])}"
+        yield Problem("warning", what, f"srecover --conf {there.conf_path} setup --node, there; is {folder} mounted?")
+
+
 def _store(there: Installation) -> Iterator[Problem]:
     if problem := there.cluster.try_as_slurm_user(
         sys.executable, "-I", "-m", "slurm_recovery.cli.open_store", str(there.conf_path)
@@ -302,6 +383,9 @@ CHECKS: tuple[Callable[[Installation], Iterator[Problem]], ...] = (
     _slurm_conf,
     _timeouts,
     _trigger,
+    _evidence,
+    _node_hooks,
+    _silent_nodes,
     _store,
     _signatures,
     _attributor,

@@ -14,7 +14,8 @@ from slurm_recovery.config.settings import Settings
 from slurm_recovery.slurm.commands import Commands
 from slurm_recovery.slurm.errors import SlurmError
 
-DEFAULT_SLURM_CONF = Path("/etc/slurm/slurm.conf")
+# Slurm's own default, and where slurmd keeps what it fetched in a configless cluster.
+DEFAULT_SLURM_CONFS = (Path("/etc/slurm/slurm.conf"), Path("/run/slurm/conf/slurm.conf"))
 
 
 class Trigger(NamedTuple):
@@ -30,8 +31,7 @@ class Cluster:
 
     def __init__(self, settings: Settings, slurm_conf: Path | None = None) -> None:
         self.settings = settings
-        given = slurm_conf or settings.slurm_conf or _from_environment()
-        self.slurm_conf = given or (DEFAULT_SLURM_CONF if DEFAULT_SLURM_CONF.exists() else None)
+        self.slurm_conf = slurm_conf_of(settings, slurm_conf)
         self.commands = Commands(
             timeout=settings.command_timeout, bin_dir=settings.slurm_bin_dir, slurm_conf=self.slurm_conf
         )
@@ -82,6 +82,12 @@ class Cluster:
         except (OSError, subprocess.TimeoutExpired) as error:
             return str(error)
         return "" if done.returncode == 0 else (done.stderr.strip().splitlines() or ["no message"])[-1]
+
+
+def slurm_conf_of(settings: Settings, given: Path | None) -> Path | None:
+    """slurm.conf by option, recovery.conf, environment, or in its usual place; None where none of them leads to one."""
+    named = given or settings.slurm_conf or _from_environment()
+    return named or next((path for path in DEFAULT_SLURM_CONFS if path.exists()), None)
 
 
 def _from_environment() -> Path | None:

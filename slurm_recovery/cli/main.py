@@ -20,6 +20,8 @@ from slurm_recovery.cli.common import Context, end_quietly, is_ours, say_error, 
 COMMANDS = {
     "list": "slurm_recovery.cli.list_:list_incidents",
     "show": "slurm_recovery.cli.show:show",
+    "nodes": "slurm_recovery.cli.nodes:nodes",
+    "release": "slurm_recovery.cli.release:release",
     "explain": "slurm_recovery.cli.explain:explain",
     "replay": "slurm_recovery.cli.replay:replay",
     "sweep": "slurm_recovery.cli.sweep:sweep",

@@ -40,7 +40,7 @@ FILES = (
     Item(
         "StateDir/recovery.db",
         "The incidents (SQLite), unless StoreUrl names another database. Only SlurmUser and root can read it, so "
-        "list and show are for them.",
+        "list, show, nodes and release are for them.",
     ),
     Item("StateDir/worker.log", "What the workers said."),
 )

@@ -19,6 +19,7 @@ from slurm_recovery.hooks.install import DEFAULT_HOOK_DIR, slurm_conf_lines
 if TYPE_CHECKING:
     from slurm_recovery.cli.cluster import Cluster
     from slurm_recovery.cli.owner import Account
+    from slurm_recovery.config.settings import Config
 
 SAMPLE_MODE = 0o644
 STATE_FOLDERS = ("", "spool", "holds")
@@ -36,19 +37,27 @@ def setup(
         Path | None, typer.Option(help="slurm.conf of the cluster, where Slurm does not find it by itself.")
     ] = None,
     trigger: Annotated[bool, typer.Option(help="Register the strigger for nodes that go down.")] = True,
+    node: Annotated[
+        bool, typer.Option("--node", help="On a compute node: install (or remove) its hooks, and nothing else.")
+    ] = False,
 ) -> None:
     """Install the hooks and print the slurm.conf lines that switch them on.
 
     Writes the hooks with this installation's paths, a recovery.conf where there is none, and StateDir with
     SlurmUser as its owner; registers the trigger; prepares the store. Run it as root on the controller, and
     again after every change of recovery.conf or of this package.
+
+    Where EvidenceDir is set it also makes that folder and writes the hooks of compute nodes. Unless the nodes share
+    the folder of the hooks, run it with --node on each of them too, with the same recovery.conf.
     """
     common: Context = ctx.obj
     if " " in str(hook_dir) or not hook_dir.is_absolute():
         raise SetupError(f"{hook_dir}: strigger takes only an absolute path without blanks; hint: --hook-dir")
     if os.geteuid() != 0:
         raise SetupError("only root can install the hooks; hint: sudo srecover setup")
-    if remove:
+    if node:
+        _node(common, hook_dir, slurm_conf, remove)
+    elif remove:
         _remove(common, hook_dir, slurm_conf)
     else:
         _install(common, hook_dir, slurm_conf, trigger)
@@ -82,9 +91,45 @@ def _install(common: Context, hook_dir: Path, slurm_conf: Path | None, trigger: 
     for name in install_hooks(hook_dir, hook_settings(config, conf_path, cluster.slurm_conf)):
         _say(f"{hook_dir / name}: written")
     write_units(hook_dir / "systemd", conf_path, user.name, cluster.slurm_conf)
-    _print_lines(cluster, hook_dir)
+    if config.settings.evidence_dir is not None:
+        _make_evidence_dir(config.settings.evidence_dir, user)
+        _install_node_hooks(config, hook_dir, cluster.slurm_conf)
+    _print_lines(cluster, hook_dir, config)
     if trigger:
         _register(cluster, hook_dir)
+
+
+def _node(common: Context, hook_dir: Path, slurm_conf: Path | None, remove: bool) -> None:
+    """A compute node's part. It asks nobody: slurm.conf is read on the node, for its GPUs."""
+    from slurm_recovery.cli.cluster import slurm_conf_of
+    from slurm_recovery.hooks.install import remove_hooks
+
+    if remove:
+        for path in remove_hooks(hook_dir):
+            _say(f"{path}: removed")
+        return
+    config = common.config()
+    if config.settings.evidence_dir is None:
+        raise SetupError(f"{common.conf_path}: EvidenceDir is not set, so nodes have nothing to do; hint: set it first")
+    _install_node_hooks(config, hook_dir, slurm_conf_of(config.settings, slurm_conf))
+
+
+def _install_node_hooks(config: Config, hook_dir: Path, slurm_conf: Path | None) -> None:
+    from slurm_recovery.hooks.install import install_node_hooks, node_hook_settings
+
+    for name in install_node_hooks(hook_dir, node_hook_settings(config, slurm_conf)):
+        _say(f"{hook_dir / name}: written")
+
+
+def _make_evidence_dir(path: Path, user: Account) -> None:
+    """Root's, because what nodes say is believed by its owner; SlurmUser's group may read, and files inherit it."""
+    if path.is_symlink():
+        raise SetupError(f"{path}: is a symbolic link; hint: set EvidenceDir to the folder itself")
+    path.mkdir(parents=True, exist_ok=True)
+    os.chown(path, 0, user.gid, follow_symlinks=False)
+    path.chmod(0o2750)
+    if path.stat().st_uid != 0:
+        raise SetupError(f"{path}: does not belong to root; hint: export it with no_root_squash, or choose another")
 
 
 def _make_folder(path: Path, user: Account) -> None:
@@ -120,7 +165,10 @@ def _register(cluster: Cluster, hook_dir: Path) -> None:
         _say("trigger registered already")
 
 
-def _print_lines(cluster: Cluster, hook_dir: Path) -> None:
+def _print_lines(cluster: Cluster, hook_dir: Path, config: Config) -> None:
+    from slurm_recovery.config.settings import YesNo
+    from slurm_recovery.hooks.install import node_conf_lines
+
     ours = f"{hook_dir}/epilog_slurmctld"
     there = cluster.config.get("epilogslurmctld", "")
     units = hook_dir / "systemd"
@@ -132,6 +180,10 @@ def _print_lines(cluster: Cluster, hook_dir: Path) -> None:
         say(line)
     if there and ours not in there:
         say(f"# slurm.conf has EpilogSlurmctld={there} already: let that script call ours as its last command.")
+    if config.settings.evidence_dir is not None:
+        _say("Add to slurm.conf for the nodes, then scontrol reconfigure (an Epilog of your own may call ours):")
+        for line in node_conf_lines(hook_dir, config.settings.prolog_gate is YesNo.YES):
+            say(line)
     _say("Run the sweep every minute:")
     say(f"systemctl link {units}/slurm-recovery-sweep.service")
     say(f"systemctl enable --now {units}/slurm-recovery-sweep.timer")

@@ -239,8 +239,9 @@ def _log_line(observation: Observation, command: str) -> Iterator[str]:
 def _decision(incident: Incident, decision: Decision, steps: Sequence[Step]) -> Iterator[str]:
     from slurm_recovery.cli.standing import done, excluded, not_excluded, started
 
-    named = excluded(incident) if started(incident) else decision.exclude
-    nodes = f" {folded(named)}" if named and decision.exclude else ""
+    wanted = (*decision.exclude, *decision.avoid)
+    named = excluded(incident) if started(incident) else wanted
+    nodes = f" {folded(named)}" if named and wanted else ""
     yield f"Decision: {decision.verdict.value}{nodes} ({done(incident)})"
     yield from (INDENT + line for line in not_excluded(incident, steps))
     yield f"{INDENT}because: {decision.because}"

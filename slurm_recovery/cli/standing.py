@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from slurm_recovery.records import Incident, Observation, Result, Source, Stage, Verdict
+from slurm_recovery.records import Decision, Incident, Observation, Result, Source, Stage, Verdict
 from slurm_recovery.store.step import Step
 
 RESTARTED = "restarted"  # Stage.RUNNING: the job ran again, and may have ended since
@@ -40,7 +40,7 @@ def excluded(incident: Incident) -> tuple[str, ...]:
     decision = incident.decision
     if decision is None:
         return ()
-    return incident.excluded if decision.act else decision.exclude
+    return incident.excluded if decision.act else (*decision.exclude, *decision.avoid)
 
 
 def done(incident: Incident) -> str:
@@ -59,8 +59,13 @@ def done(incident: Incident) -> str:
     if not started(incident):
         return "under way" if incident.stage.open else "not carried out"
     missing = [f"{node} not excluded" for node in decision.exclude if node not in incident.excluded]
-    before = [f"{node} excluded as before" for node in incident.excluded if not decision.exclude]
+    before = [f"{node} excluded as before" for node in _others(incident, decision)]
     return "; ".join(["carried out", *missing, *before])
+
+
+def _others(incident: Incident, decision: Decision) -> list[str]:
+    """Excluded by an earlier decision, where this one names no node by evidence."""
+    return [] if decision.exclude else [node for node in incident.excluded if node not in decision.avoid]
 
 
 def _cancelled(incident: Incident) -> str:

@@ -21,6 +21,9 @@ def sweep(
 ) -> None:
     """Finish what is unfinished: events of dead workers, holds that are overdue, restarts under way.
 
+    Where EvidenceDir is set it also reads the nodes' new health checks, and resumes nodes that we drained and that are
+    found well again.
+
     Run it every minute (conf/slurm-recovery-sweep.timer), as SlurmUser or root. While a worker lives it waits
     for it.
     """
@@ -39,5 +42,5 @@ def sweep(
         if not got:
             typer.echo(f"a worker has been busy for {timeout:g} s; it will do the rest", err=True)
             return
-        work(config, spool, deadline)
+        work(config, spool, deadline, watch=True)
         (config.settings.state_dir / LAST_SWEEP).touch()

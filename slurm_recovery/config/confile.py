@@ -14,6 +14,7 @@ from pathlib import Path
 
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 8
+MAX_FILES = 256  # read in all, one that is included twice counted twice
 _PAIR = re.compile(r"""\s*([A-Za-z_][A-Za-z0-9_]*)\s*=\s*("[^"]*"|\S*)""")
 
 
@@ -33,17 +34,23 @@ class Pair:
     origin: str
 
 
-def read_lines(path: Path, depth: int = 0) -> Iterator[tuple[Pair, ...]]:
+def read_lines(path: Path) -> Iterator[tuple[Pair, ...]]:
     """Each logical line as its pairs, includes followed (paths relative to the including file)."""
+    yield from _read_lines(path, 0, iter(range(MAX_FILES)))
+
+
+def _read_lines(path: Path, depth: int, room: Iterator[int]) -> Iterator[tuple[Pair, ...]]:
     if depth > MAX_DEPTH:
         raise ConfigError(str(path), f"more than {MAX_DEPTH} nested Include", "does the file include itself?")
+    if next(room, None) is None:
+        raise ConfigError(str(path), f"more than {MAX_FILES} files", "does a file include itself?")
     for number, line in _logical_lines(_read(path)):
         origin = f"{path}:{number}"
         words = line.split(None, 1)
         if words[0].lower() == "include":
             if len(words) != 2:
                 raise ConfigError(origin, "Include without a file", "Include /etc/slurm/recovery.local.conf")
-            yield from read_lines(path.parent / words[1].strip(), depth + 1)
+            yield from _read_lines(path.parent / words[1].strip(), depth + 1, room)
         else:
             yield _pairs(line, origin)
 

@@ -33,6 +33,13 @@ class StopAction(StrEnum):
     HOLD = "hold"
 
 
+class YesNo(StrEnum):
+    """As slurm.conf writes a switch."""
+
+    YES = "yes"
+    NO = "no"
+
+
 class Backend(StrEnum):
     AUTO = "auto"
     PYSLURM = "pyslurm"
@@ -68,6 +75,11 @@ class Policy(Section):
     )
     backoff_max: Seconds = Field(3600, ge=0, description="The longest such delay.")
     fast_failure: Seconds = Field(60, ge=0, description="A run shorter than this counts as failed at its start.")
+    drain: Annotated[YesNo, Word] = Field(
+        YesNo.YES,
+        description="Whether Mode=act also drains a node whose own kernel or NVML tells of a fault, and resumes it "
+        "when the fault is over. no: it is only recorded.",
+    )
 
 
 class Settings(Policy):
@@ -139,6 +151,72 @@ class Settings(Policy):
     max_requeues_per_user_hour: int = Field(
         20, ge=0, description="Restarts by us of one user's jobs within an hour: nobody uses up the others' share."
     )
+    evidence_dir: Path | None = Field(
+        None,
+        description="Folder that all nodes and the controller share, where node hooks leave what the node knows. "
+        "Belongs to root; root must be root on it (no_root_squash). Unset: nodes are not asked.",
+    )
+    evidence_timeout: Seconds = Field(
+        5, ge=1, le=50, description="The longest that a node hook waits for what it reads; the rest is then missing."
+    )
+    evidence_wait: Seconds = Field(
+        3, ge=0, le=60, description="How long a judgement waits for reports of nodes that are not there yet."
+    )
+    evidence_bytes: Bytes = Field(
+        16 << 20, ge=1 << 20, le=1 << 30, description="What one node keeps in EvidenceDir; the oldest reports go first."
+    )
+    kernel_log: str = Field(
+        "/dev/kmsg",
+        pattern=r"^(journal|/[^\x00-\x1f]*)$",
+        description="Where a node's kernel log is read: /dev/kmsg (or journalctl, where that cannot be read), journal, "
+        "or a file of such lines; %n is the node's name.",
+    )
+    kernel_log_bytes: Bytes = Field(
+        256 << 10, ge=4096, le=2 << 20, description="How much of a node's kernel log one report holds."
+    )
+    job_log_bytes: Bytes = Field(
+        1 << 20, ge=0, le=2 << 20, description="How much of the end of a job's log the batch node's report holds."
+    )
+    nvml_lib_dir: Path | None = Field(
+        None, description="Folder of libnvidia-ml.so.1 on the nodes, where the loader does not find it by itself."
+    )
+    prolog_gate: Annotated[YesNo, Word] = Field(
+        YesNo.NO,
+        description="Whether the Prolog refuses a node with a proven, present GPU fault. Slurm drains the node then, "
+        "and holds the job until it is released.",
+    )
+    max_drains_per_hour: int = Field(4, ge=0, description="Nodes that we drain within an hour, on the whole cluster.")
+    max_drained_share: int = Field(
+        10,
+        ge=0,
+        le=100,
+        description="Percent of a partition's nodes that may be drained by us at once; one always may.",
+    )
+    common_cause_nodes: int = Field(
+        3,
+        ge=2,
+        description="So many nodes with one new reason within CommonCauseTime are a common cause: none is drained.",
+    )
+    common_cause_jobs: int = Field(
+        3,
+        ge=2,
+        description="So many jobs that fail for one reason of file systems or network within CommonCauseTime are not "
+        "restarted but held (SPECIAL_EXIT), and people are told.",
+    )
+    common_cause_time: Seconds = Field(600, ge=10, description="How near to each other such failures lie.")
+    health_age: Seconds = Field(900, ge=10, description="Age up to which a node's clean check counts as fresh.")
+    suspicion_exclude: float = Field(
+        0.5, ge=0, le=1, description="Suspicion from which on a restart avoids a node that no evidence names."
+    )
+    suspicion_drain: float = Field(
+        0.95,
+        ge=0,
+        le=1,
+        description="Suspicion from which on a node is drained, where jobs of several users bear it out.",
+    )
+    suspicion_half_life: Seconds = Field(
+        3 * 86400, ge=3600, description="Age at which an attempt counts half for or against its nodes."
+    )
     retain_time: Seconds = Field(90 * 86400, ge=3600, description="Age at which closed incidents are forgotten.")
 
     @property
@@ -181,4 +259,4 @@ def keys(section: type[Section]) -> dict[str, str]:
     return {(field.alias or name).lower(): name for name, field in section.model_fields.items()}
 
 
-__all__ = ["Backend", "Config", "Mode", "Policy", "ReasonPolicy", "Section", "Settings", "StopAction", "keys"]
+__all__ = ["Backend", "Config", "Mode", "Policy", "ReasonPolicy", "Section", "Settings", "StopAction", "YesNo", "keys"]

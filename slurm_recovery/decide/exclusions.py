@@ -6,7 +6,7 @@ where the job could not start any more (Slurm accepts such a list, and the job t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from slurm_recovery.records import Incident, Trust
@@ -29,8 +29,14 @@ class Choice(NamedTuple):
     left_out: tuple[tuple[str, str], ...]  # (node, why)
 
 
-def live(incidents: Iterable[Incident], now: float, exclusion_time: float) -> tuple[Exclusion, ...]:
-    """The exclusions of a job's incidents that have not expired, strongest first: root trust, then the newest."""
+def live(
+    incidents: Sequence[Incident], now: float, exclusion_time: float, released: Mapping[str, float] = {}
+) -> tuple[Exclusion, ...]:
+    """The exclusions of a job's incidents, newest first, that have not expired: root trust first, then the newest.
+
+    `released`: when people gave a node free; what was held against it before counts no longer. What only suspicion
+    keeps the job off comes last, and only as the newest incident has it.
+    """
     newest: dict[str, Exclusion] = {}
     for incident in incidents:
         if incident.decision is None or incident.attribution is None:
@@ -39,9 +45,12 @@ def live(incidents: Iterable[Incident], now: float, exclusion_time: float) -> tu
         trusts = {suspect.node: suspect.trust for suspect in incident.attribution.suspects}
         for node in incident.decision.exclude:
             entry = Exclusion(node, since, trusts.get(node, Trust.USER))
-            if now - since < exclusion_time and (node not in newest or newest[node].since < since):
+            stands = now - since < exclusion_time and since > released.get(node, 0.0)
+            if stands and (node not in newest or newest[node].since < since):
                 newest[node] = entry
-    return tuple(sorted(newest.values(), key=lambda e: (e.trust is not Trust.ROOT, -e.since)))
+    proven = sorted(newest.values(), key=lambda e: (e.trust is not Trust.ROOT, -e.since))
+    last = next((one.decision.avoid for one in incidents if one.decision), ())
+    return (*proven, *(Exclusion(node, now, Trust.USER) for node in last if node not in newest))
 
 
 def choose(
@@ -75,11 +84,15 @@ def _enough(excluded: set[str], job: Job, nodes: Mapping[str, Node]) -> bool:
     Features are only compared where the request is a plain conjunction (`a&b`); of anything richer Slurm
     itself is the judge, by Reason=BadConstraints after the release.
     """
-    wanted = set(filter(None, job.features.split("&"))) if not set("|[](),*") & set(job.features) else set()
-    partitions = set(job.partition.split(","))
-    usable = sum(
-        1
-        for node in nodes.values()
-        if node.name not in excluded and not node.away and node.partitions & partitions and wanted <= node.features
-    )
+    usable = sum(1 for node in nodes.values() if node.name not in excluded and not node.away and _suits(node, job))
     return usable >= max(job.num_nodes, 1)
+
+
+def can_start_on(node: Node, job: Job) -> bool:
+    """Whether the node is idle, and of the job's partition and features."""
+    return "IDLE" in node.state and not node.away and _suits(node, job)
+
+
+def _suits(node: Node, job: Job) -> bool:
+    wanted = set(filter(None, job.features.split("&"))) if not set("|[](),*") & set(job.features) else set()
+    return bool(node.partitions & set(job.partition.split(","))) and wanted <= node.features

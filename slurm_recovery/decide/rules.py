@@ -11,9 +11,16 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from slurm_recovery.attribute.reasons import REASONS, advised, requeues
-from slurm_recovery.config.settings import Config, Mode, Policy
+from slurm_recovery.config.settings import Config, Mode, Policy, StopAction
 from slurm_recovery.decide.history import Ledger
-from slurm_recovery.records import Attempt, Attribution, Decision, Verdict
+from slurm_recovery.records import Attempt, Attribution, Category, Decision, Trust, Verdict
+
+
+class Alike(NamedTuple):
+    """The jobs, this one among them, that failed for the same reason within CommonCauseTime, and their users."""
+
+    jobs: int = 1
+    users: int = 1
 
 
 class Case(NamedTuple):
@@ -27,6 +34,7 @@ class Case(NamedTuple):
     requeued_by_slurm: bool = False  # another attempt is due or under way, and not by our hand
     still_pending: bool = False  # ... and it has not started yet
     held_by_other: bool = False  # ... for somebody wants it held
+    alike: Alike = Alike()
 
     @property
     def policy(self) -> Policy:
@@ -49,6 +57,9 @@ class Case(NamedTuple):
         return requeues(self.attribution) or (self.policy.max_requeues if by_site else 0)
 
 
+MOST_TOLD = 4  # suspected nodes of one sentence
+
+
 class Rule(NamedTuple):
     """`applies` looks at the case; `says` gives the sentence, with its numbers."""
 
@@ -60,6 +71,21 @@ class Rule(NamedTuple):
 
 def _cancelled(case: Case) -> bool:
     return case.attempt.state in ("CANCELLED", "REVOKED")
+
+
+# What nodes and jobs share. A collective that timed out is not among them: several such jobs at once may be chance.
+_SHARED = ("mount_missing", "nccl_network_error", "ib_link_error", "nic_link_down", "name_resolution_failed")
+
+
+def common_cause(case: Case) -> bool:
+    """Whether this job's failure is one of several by something that they share, and no node's.
+
+    One user's word alone holds nobody: either a node's own kernel tells of it, or several users' jobs do.
+    """
+    attribution = case.attribution
+    shared = attribution.category is Category.STORAGE or attribution.reason in _SHARED
+    proven = case.alike.users > 1 or any(one.trust is Trust.ROOT for one in attribution.evidence[:1])
+    return shared and not attribution.suspects and proven and case.alike.jobs >= case.config.settings.common_cause_jobs
 
 
 def _ours_to_lift(case: Case) -> bool:
@@ -115,6 +141,13 @@ RULES: Sequence[Rule] = (
         lambda c: c.action is Verdict.STOP,
         lambda c: f"another try would not get further: {REASONS[c.reason].sentence}",
     ),
+    Rule(
+        "common_cause",
+        Verdict.STOP,
+        common_cause,
+        lambda c: f"{c.alike.jobs} jobs of {c.alike.users} users failed for {c.reason} within "
+        f"{c.config.settings.common_cause_time / 60:g} minutes: {REASONS[c.reason].sentence}",
+    ),
     Rule("reason_none", Verdict.NONE, lambda c: c.action is Verdict.NONE, lambda c: REASONS[c.reason].sentence),
     Rule(
         "budget_job",
@@ -169,9 +202,20 @@ def decide(case: Case) -> Decision:
         exclude=exclude,
         delay=_delay(case) if verdict.restarts else 0.0,
         act=case.mode is Mode.ACT,
-        stop_action=case.policy.stop_action,
+        stop_action=StopAction.HOLD if rule.basis == "common_cause" else case.policy.stop_action,
         policy=case.config.digest,
     )
+
+
+def avoiding(decision: Decision, suspected: Sequence[tuple[str, float]]) -> Decision:
+    """A restart that also avoids nodes for suspicion alone, and says so. `suspected`: (node, posterior)."""
+    more = [(node, posterior) for node, posterior in suspected if node not in decision.exclude]
+    if not more:
+        return decision
+    told = ", ".join(f"{node} ({posterior:.0%})" for node, posterior in more[:MOST_TOLD])
+    told += f" and {len(more) - MOST_TOLD} more" if len(more) > MOST_TOLD else ""
+    because = f"{decision.because}; suspected and avoided: {told}"
+    return decision.model_copy(update={"avoid": tuple(node for node, _ in more), "because": because})
 
 
 def _delay(case: Case) -> float:

@@ -14,10 +14,18 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from slurm_recovery.config.settings import Config
+from slurm_recovery.config.settings import Config, YesNo
 
 HOOKS = ("epilog_slurmctld", "node_down")
 MODULE = "slurm_recovery_hook.py"
+# The hooks of compute nodes: where each is installed, below HookDir, and the file that it is made of.
+NODE_HOOKS = {
+    "epilog.d/50-slurm-recovery": "epilog-50-slurm-recovery",
+    "prolog.d/50-slurm-recovery": "prolog-50-slurm-recovery",
+    "health_check": "health_check",
+}
+NODE_MODULE = "slurm_recovery_node_hook.py"
+HEALTH_INTERVAL = 300  # seconds between two health checks, as setup proposes
 UNITS = ("slurm-recovery-sweep.service", "slurm-recovery-sweep.timer")
 DEFAULT_HOOK_DIR = Path("/usr/local/libexec/slurm_recovery")
 _SETTINGS = re.compile(r"^SETTINGS = \{.*?^\}$", re.MULTILINE | re.DOTALL)
@@ -26,6 +34,18 @@ _SETTINGS = re.compile(r"^SETTINGS = \{.*?^\}$", re.MULTILINE | re.DOTALL)
 def slurm_conf_lines(hook_dir: Path) -> tuple[str, ...]:
     """What the administrator adds to slurm.conf."""
     return (f"EpilogSlurmctld={hook_dir}/epilog_slurmctld",)
+
+
+def node_conf_lines(hook_dir: Path, gate: bool) -> tuple[str, ...]:
+    """What else the administrator adds where EvidenceDir is set. The Prolog is only worth its start with the gate."""
+    prolog = (f"Prolog={hook_dir}/prolog.d/50-slurm-recovery",) if gate else ()
+    return (
+        f"Epilog={hook_dir}/epilog.d/50-slurm-recovery",
+        *prolog,
+        f"HealthCheckProgram={hook_dir}/health_check",
+        f"HealthCheckInterval={HEALTH_INTERVAL}",
+        "HealthCheckNodeState=ANY",
+    )
 
 
 def trigger_arguments(hook_dir: Path) -> tuple[str, ...]:
@@ -49,6 +69,32 @@ def hook_settings(config: Config, conf_path: Path, slurm_conf: Path | None) -> d
     }
 
 
+def node_hook_settings(config: Config, slurm_conf: Path | None) -> dict[str, Any]:
+    """What the hooks of compute nodes have to know: nodes need no recovery.conf."""
+    settings = config.settings
+    assert settings.evidence_dir is not None
+    options = {
+        "--evidence-dir": str(settings.evidence_dir),
+        "--timeout": f"{settings.evidence_timeout:g}",
+        "--evidence-bytes": str(settings.evidence_bytes),
+        "--kernel-log": settings.kernel_log,
+        "--kernel-log-bytes": str(settings.kernel_log_bytes),
+        "--job-log-bytes": str(settings.job_log_bytes),
+        "--max-drains-per-hour": str(settings.max_drains_per_hour),
+        **({"--slurm-conf": str(slurm_conf)} if slurm_conf else {}),
+    }
+    environment = {"PATH": "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin", "LANG": "C.UTF-8"}
+    if settings.nvml_lib_dir:
+        environment["LD_LIBRARY_PATH"] = str(settings.nvml_lib_dir)
+    words = [word for pair in options.items() for word in pair]
+    return {
+        "collector": [sys.executable, "-I", "-m", "slurm_recovery.node.collector", *words],
+        "environment": environment,
+        "timeout": settings.evidence_timeout,
+        "gate": settings.prolog_gate is YesNo.YES,
+    }
+
+
 def system_python() -> str:
     """The interpreter below the virtual environment: it starts faster, and outlives an upgrade of ours."""
     name = f"python{sys.version_info.major}.{sys.version_info.minor}"
@@ -59,11 +105,12 @@ def system_python() -> str:
 
 
 def hook_text(name: str, settings: dict[str, Any], python: str) -> str:
-    """The hook's file with the interpreter and the settings written in."""
-    text = _file(name)
+    """The hook's file with the interpreter and the settings written in. `name`: where it is installed."""
+    text = _file(NODE_HOOKS.get(name, name))
     rows = "".join(f'    "{key}": {value!r},\n' for key, value in settings.items())
     text = _SETTINGS.sub(lambda match: f"SETTINGS = {{\n{rows}}}", text, count=1)
-    return text.replace("#!/usr/bin/python3 -IS", f"#!{python} -IS", 1)
+    text = text.replace("#!/usr/bin/python3 -IS", f"#!{python} -IS", 1)
+    return text.replace("\npython=/usr/bin/python3\n", f"\npython={python}\n", 1)
 
 
 def written_settings(path: Path) -> dict[str, Any] | None:
@@ -78,12 +125,22 @@ def written_settings(path: Path) -> dict[str, Any] | None:
 
 def install_hooks(hook_dir: Path, settings: dict[str, Any]) -> list[str]:
     """Write the hooks; the files that were changed. HookDir and its files belong to root and all may read them."""
-    _open_folder(hook_dir)
+    return _install(hook_dir, HOOKS, MODULE, settings)
+
+
+def install_node_hooks(hook_dir: Path, settings: dict[str, Any]) -> list[str]:
+    """The same for the hooks of compute nodes."""
+    return _install(hook_dir, tuple(NODE_HOOKS), NODE_MODULE, settings)
+
+
+def _install(hook_dir: Path, hooks: tuple[str, ...], module: str, settings: dict[str, Any]) -> list[str]:
     python = system_python()
-    texts = {name: hook_text(name, settings, python) for name in HOOKS} | {MODULE: _file(MODULE)}
+    texts = {name: hook_text(name, settings, python) for name in hooks} | {module: _file(module)}
+    for folder in dict.fromkeys([hook_dir, *((hook_dir / name).parent for name in texts)]):
+        _open_folder(folder)
     changed = [name for name, text in texts.items() if _write(hook_dir / name, text)]
     _open_folder(hook_dir / "__pycache__")
-    if compiled := py_compile.compile(str(hook_dir / MODULE), doraise=True):
+    if compiled := py_compile.compile(str(hook_dir / module), doraise=True):
         Path(compiled).chmod(0o644)
     return changed
 
@@ -102,12 +159,13 @@ def write_units(folder: Path, conf_path: Path, user: str, slurm_conf: Path | Non
 def remove_hooks(hook_dir: Path) -> list[str]:
     """Take out what install_hooks and write_units wrote; anything else in the folder stays, and so does it."""
     cache = hook_dir / "__pycache__"
-    paths = [hook_dir / name for name in (*HOOKS, MODULE)] + [hook_dir / "systemd" / name for name in UNITS]
-    paths += list(cache.glob("slurm_recovery_hook.*.pyc"))
+    paths = [hook_dir / name for name in (*HOOKS, MODULE, *NODE_HOOKS, NODE_MODULE)]
+    paths += [hook_dir / "systemd" / name for name in UNITS]
+    paths += list(cache.glob("slurm_recovery_*hook.*.pyc"))
     gone = [path for path in paths if path.exists()]
     for path in gone:
         path.unlink()
-    for folder in (cache, hook_dir / "systemd", hook_dir):
+    for folder in (cache, *(hook_dir / name for name in ("systemd", "epilog.d", "prolog.d")), hook_dir):
         if folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()
     return [str(path) for path in gone]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import subprocess
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -17,12 +18,13 @@ from typing import Any
 
 from slurm_recovery.hostlist import expand, fold
 from slurm_recovery.slurm.dependency import names_job
-from slurm_recovery.slurm.errors import Refused, SlurmUnavailable, UnknownJob, from_text
-from slurm_recovery.slurm.port import Job, Node, job_record
+from slurm_recovery.slurm.errors import Refused, SlurmUnavailable, UnknownJob, UnknownNode, from_text
+from slurm_recovery.slurm.port import Job, Node, drain_reason, job_record
 
 Reader = Callable[[str], object]
 
 _FEW = 1000  # ids that one command line names; squeue itself asks for all jobs where it names more than one
+_NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 _EXPEDITE = "enable_expedited_requeue"  # slurm.conf(5) SlurmctldParameters, from 25.11 on
 
 
@@ -162,14 +164,16 @@ class Commands:
         return tuple(sorted({int(row[0]) for row in rows if names_job(row[1], job)}))
 
     def nodes(self) -> Mapping[str, Node]:
-        fields = ("NodeList", "StateComplete", "Partition", "features", "Reason")
+        fields = ("NodeList", "StateComplete", "Partition", "features", "Reason", "UserLong", "Timestamp")
         nodes: dict[str, Node] = {}
-        for name, state, partition, features, reason in self._table("sinfo", "--Node", fields=fields):
+        for name, state, partition, features, reason, user, when in self._table("sinfo", "--Node", fields=fields):
             known = nodes.get(name)
             nodes[name] = Node(
                 name=name,
                 state=node_state(state),
                 reason="" if reason == "none" else reason,
+                reason_user=user.rpartition("(")[0],  # `root(0)`, or Unknown
+                reason_time=_number(when),
                 partitions=frozenset({partition.rstrip("*")}) | (known.partitions if known else frozenset()),
                 features=frozenset(filter(None, _text(features).split(","))),
             )
@@ -205,6 +209,14 @@ class Commands:
 
     def cancel(self, job: Job) -> None:
         self._run("scancel", job.label)
+
+    def drain(self, node: str, reason: str) -> None:
+        name, text = one_node(node), given_reason(node, reason)
+        self._run("scontrol", "update", f"NodeName={name}", "State=DRAIN", f"Reason={text}")
+
+    def resume(self, node: str) -> None:
+        # Not RESUME, which also sets a DOWN node IDLE and is an error on one that is not drained (22.05, 26.05).
+        self._run("scontrol", "update", f"NodeName={one_node(node)}", "State=UNDRAIN")
 
     def run_as(self, program: str, *arguments: str, **process: Any) -> str:
         """Any other of Slurm's programs; `process` as for subprocess.run (user, group, extra_groups)."""
@@ -307,3 +319,22 @@ def node_state(text: str) -> frozenset[str]:
     """The words of sinfo's StateComplete; a trailing `*` means not responding."""
     words = text.upper().replace("*", "+NOT_RESPONDING").rstrip("~#!%$@^-").split("+")
     return frozenset(word for word in words if word)
+
+
+def one_node(name: str) -> str:
+    """The name of one node, as it is. Raises UnknownNode.
+
+    Slurm takes a host list, `ALL` and the name of a NodeSet there, too, and of a list with one unknown name it drains
+    the others (22.05, 26.05).
+    """
+    if not _NODE.fullmatch(name) or name.upper() == "ALL":
+        raise UnknownNode(f"not the name of one node: {name[:60]!r}")
+    return name
+
+
+def given_reason(node: str, reason: str) -> str:
+    """The reason as it is written. Raises Refused for an empty one, as Slurm does."""
+    text = drain_reason(reason)
+    if not text:
+        raise Refused(f"drain of {node}: a drain needs a reason")
+    return text

@@ -7,6 +7,7 @@ Times are seconds since the epoch. All text fields may hold whatever a user chos
 from __future__ import annotations
 
 import os.path
+import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -20,6 +21,8 @@ WAITING = frozenset("PENDING REQUEUED REQUEUE_HOLD REQUEUE_FED SPECIAL_EXIT EXPE
 # sinfo(1) "NODE STATE CODES": a node that shows one of these cannot take part in a job's orderly end.
 UNUSABLE = frozenset("DOWN FAIL FAILING NOT_RESPONDING POWERED_DOWN POWERING_DOWN UNKNOWN ERROR".split())
 AWAY = UNUSABLE | frozenset("DRAIN DRAINED DRAINING MAINT RESERVED FUTURE INVAL".split())
+DRAINED = frozenset("DRAIN DRAINED DRAINING".split())
+ALLOCATED = frozenset("ALLOCATED MIXED COMPLETING".split())
 # slurm.h job_state_reason, as squeue prints it since 20.11 and before.
 LAUNCH_FAILED = ("launch failed requeued held", "launch_failed_requeued_held")
 
@@ -131,15 +134,30 @@ def _log(shown: str, job: Job) -> str:
     return os.path.join(job.work_dir, "slurm-%j.out" if job.array_job_id is None else "slurm-%A_%a.out")
 
 
+REASON_LENGTH = 200
+_REASON = re.compile(r"[^A-Za-z0-9 ._:,/+()@-]")
+
+
+def drain_reason(text: str) -> str:
+    """A text as `drain` writes it into a node's Reason: one line of characters that no program gives a meaning.
+
+    Quotes are not among them, for scontrol takes them off, nor is `=`, by which `scontrol show node` parts its fields.
+    """
+    return _REASON.sub("?", " ".join(text.split()))[:REASON_LENGTH].rstrip()
+
+
 class Node(Record):
     """A node as slurmctld shows it; `state` holds Slurm's words, e.g. {"IDLE", "DRAIN"}.
 
-    A node of which a part is allocated is MIXED or ALLOCATED: pyslurm does not tell them apart.
+    A node of which a part is allocated is MIXED or ALLOCATED: pyslurm does not tell them apart. `reason_user` is who
+    gave the reason; Slurm itself does so as SlurmUser.
     """
 
     name: str
     state: frozenset[str] = frozenset()
     reason: str = ""
+    reason_user: str = ""
+    reason_time: float | None = None
     partitions: frozenset[str] = frozenset()
     features: frozenset[str] = frozenset()
 
@@ -152,6 +170,21 @@ class Node(Record):
     def down(self) -> bool:
         """Down for sure. One that is only not responding may have been resumed a moment ago and not pinged since."""
         return bool(self.state & (UNUSABLE - {"NOT_RESPONDING", "UNKNOWN"}))
+
+    @property
+    def drained(self) -> bool:
+        """Starts no further job; one that runs there goes on."""
+        return bool(self.state & DRAINED)
+
+    @property
+    def idle(self) -> bool:
+        """No job is on it, whether it is drained or not."""
+        return "IDLE" in self.state and not self.alloc
+
+    @property
+    def alloc(self) -> bool:
+        """A job is on it, or still ending there."""
+        return bool(self.state & ALLOCATED)
 
     @property
     def away(self) -> bool:
@@ -172,7 +205,7 @@ class Slurm(Protocol):
         """Ids of pending jobs that name this job (or its array, or its het leader) as a dependency."""
 
     def nodes(self) -> Mapping[str, Node]:
-        """All nodes."""
+        """All nodes, by one question however many there are."""
 
     def requeue_hold(self, job: Job, *, special_exit: bool = False) -> None:
         """Put an ended or completing job back into the queue, held (or in state SPECIAL_EXIT).
@@ -198,3 +231,17 @@ class Slurm(Protocol):
 
     def cancel(self, job: Job) -> None:
         """Cancel a job; nothing where it has ended or is forgotten."""
+
+    def drain(self, node: str, reason: str) -> None:
+        """Let the node start no further job; what runs there goes on. The reason is written as `drain_reason` has it.
+
+        Slurm keeps no former reason, and takes away FAIL: whoever calls has read the node just before. Raises
+        UnknownNode, also for anything that is not the name of one node.
+        """
+
+    def resume(self, node: str) -> None:
+        """End the node's drain, and nothing else: one that is DOWN stays DOWN. Raises UnknownNode as `drain`.
+
+        Slurm clears the reason of a node that is not DOWN (24.11 does not), and takes away FAIL. Until the node has
+        answered its next ping it shows NOT_RESPONDING too.
+        """

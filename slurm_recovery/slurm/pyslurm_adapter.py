@@ -21,7 +21,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from slurm_recovery.hostlist import expand
-from slurm_recovery.slurm.commands import Commands, node_state
+from slurm_recovery.slurm.commands import Commands, given_reason, node_state, one_node
 from slurm_recovery.slurm.dependency import names_job
 from slurm_recovery.slurm.errors import UnknownJob, from_text
 from slurm_recovery.slurm.port import ENDED, WAITING, Job, Node, job_record
@@ -109,6 +109,12 @@ class PySlurm:
         else:
             self._commands.cancel(job)
 
+    def drain(self, node: str, reason: str) -> None:
+        self._modify_node(one_node(node), state="DRAIN", reason=given_reason(node, reason))
+
+    def resume(self, node: str) -> None:
+        self._modify_node(one_node(node), state="UNDRAIN")
+
     # -- pyslurm ---------------------------------------------------------------------------------
 
     def _records(self, ids: Collection[int]) -> Iterator[Any]:
@@ -124,6 +130,10 @@ class PySlurm:
 
     def _handle(self, job: Job) -> Any:
         return self._pyslurm.Job(job.job_id)
+
+    def _modify_node(self, name: str, **changes: str) -> None:
+        with self._translated(f"pyslurm modify {name}"):
+            self._pyslurm.Node(name).modify(self._pyslurm.Node(**changes))
 
     @contextlib.contextmanager
     def _translated(self, what: str) -> Iterator[None]:
@@ -206,6 +216,8 @@ def _node(record: Any) -> Node:
         name=record.name,
         state=node_state(record.state),
         reason=record.reason or "",
+        reason_user=(record.reason_user or "") if record.reason else "",
+        reason_time=(record.reason_time or None) if record.reason else None,
         partitions=frozenset(record.partitions or ()),
         features=frozenset(record.available_features or ()),
     )

@@ -1,17 +1,18 @@
 """Records to rows and back. Pure: no connection, no clock.
 
-An incident's JSON is ASCII with escapes, so that NUL and lone surrogates (bytes of a log that are no UTF-8)
-pass through any database and come back as they were. Searchable columns and the audit hold text for people:
-without NUL, surrogates spelt out as `\\udc80`, cut to the column's length.
+An incident's JSON, and a run's lists of nodes, are ASCII with escapes, so that NUL and lone surrogates (bytes of a
+log that are no UTF-8) pass through any database and come back as they were. Searchable columns, the audit and nodes'
+histories hold text for people: without NUL, surrogates spelt out as `\\udc80`, cut to the column's length.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from math import floor
 from typing import Any
 
-from slurm_recovery.records import Attempt, Incident
+from slurm_recovery.records import Attempt, Incident, NodeEvent, Run
 from slurm_recovery.store.schema import LENGTHS, NO_START
 from slurm_recovery.store.step import Step
 
@@ -25,7 +26,7 @@ def column(name: str, text: str) -> str:
     return clean(text, LENGTHS[name])
 
 
-def identity(attempt: Attempt) -> dict[str, Any]:
+def identity(attempt: Attempt | Run) -> dict[str, Any]:
     """The four columns that tell one attempt from all others."""
     return {
         "cluster": column("cluster", attempt.cluster),
@@ -67,4 +68,44 @@ def step_row(incident_id: int, step: Step) -> dict[str, Any]:
         "action": clean(step.action, 64),
         "result": clean(step.result, 32),
         "detail": clean(step.detail),
+    }
+
+
+def run_row(run: Run) -> dict[str, Any]:
+    searched = {"label": run.label, "user": run.user, "partition": run.partition, "reason": run.reason}
+    return {
+        **identity(run),
+        **{name: column(name, text) for name, text in searched.items()},
+        "end_time": run.end_time,
+        "good": run.good,
+        "nodes": json.dumps(run.nodes),
+        "blamed": json.dumps(run.blamed),
+    }
+
+
+def run_of(row: Mapping[str, Any]) -> Run:
+    """Raises ValueError where the row is not a run."""
+    start = row["start_time"]
+    lists = {name: _names(row[name]) for name in ("nodes", "blamed")}
+    return Run.model_validate({**row, **lists, "start_time": None if start == NO_START else start})
+
+
+def _names(text: str) -> tuple[str, ...]:
+    try:
+        found = json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deep") from None
+    if not isinstance(found, list):
+        raise ValueError("not a JSON list")
+    return tuple(found)
+
+
+def event_row(event: NodeEvent) -> dict[str, Any]:
+    searched = ("cluster", "node", "action", "result", "reason", "user", "boot_id")
+    return {
+        **{name: column(name, getattr(event, name)) for name in searched},
+        "job": column("label", event.job),
+        "time": event.time,
+        "incident_id": event.incident_id,
+        "detail": clean(event.detail),
     }

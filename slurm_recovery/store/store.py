@@ -1,9 +1,9 @@
 """The incident store: incidents, each with its whole record, and the audit of what was done about them.
 
-Owns the questions asked of the two tables. A save is one transaction: the record and its audit lines are both
-there or neither. Every call opens and ends its own transaction, so any number of processes may use one store;
-keeping two of them off the same incident is the callers' (a lock per incident, see recover.py).
-Every failure is an error of `errors.py`, within the timeout.
+Owns the questions asked of `incident` and `step`; those asked of nodes are `ledger.py`'s. A save is one transaction:
+the record and its audit lines are both there or neither. Every call opens and ends its own transaction, so any number
+of processes may use one store; keeping two of them off the same incident is the callers' (a lock per incident, see
+recover.py). Every failure is an error of `errors.py`, within the timeout.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from slurm_recovery.records import Attempt, Incident, Result, Stage, Verdict
 from slurm_recovery.store import schema
 from slurm_recovery.store.database import Database, connect
 from slurm_recovery.store.errors import StoreConflict, StoreCorrupt
+from slurm_recovery.store.ledger import Ledger
 from slurm_recovery.store.migrate import bring_up_to_date
 from slurm_recovery.store.rows import column, identity, incident_of, incident_row, step_row
 from slurm_recovery.store.schema import NO_START
@@ -66,6 +67,11 @@ class Store:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    @property
+    def ledger(self) -> Ledger:
+        """The ledger of nodes in the same database."""
+        return Ledger(self._database)
 
     def save(self, incident: Incident, *steps: Step) -> Incident:
         """Write the record and append this transition's audit lines, in one transaction.
@@ -172,14 +178,19 @@ class Store:
         return self._database.run(lambda connection: connection.execute(deeds).scalar_one())
 
     def purge(self, before: float) -> int:
-        """Remove closed incidents last changed before that time, with their audit. Returns how many."""
+        """Remove closed incidents last changed before that time, with their audit, and what the ledger has of before.
+
+        Returns how many incidents.
+        """
         old = and_(INCIDENT.stage.not_in(OPEN), INCIDENT.updated < before)
 
         def remove(connection: Connection) -> int:
             connection.execute(delete(schema.step).where(STEP.incident_id.in_(select(INCIDENT.id).where(old))))
             return connection.execute(delete(schema.incident).where(old)).rowcount
 
-        return self._database.run(remove, write=True)
+        count = self._database.run(remove, write=True)
+        self.ledger.purge(before)
+        return count
 
     def _update(self, connection: Connection, key: int, values: dict[str, Any]) -> int:
         changed = connection.execute(update(schema.incident).where(INCIDENT.id == key).values(values))

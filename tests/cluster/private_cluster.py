@@ -81,6 +81,7 @@ class PrivateCluster:
         cpus: int = 8,
         prefix: str = "n",
         cgroup_conf: str = "",
+        gpus: int = 0,
     ) -> None:
         """Nothing happens before start().
 
@@ -89,11 +90,20 @@ class PrivateCluster:
         node_conf: more words for a node's line, as {"n2": "Feature=big"}.
         prefix: of the nodes' names; where control groups are used, they bear those names on the whole host.
         cgroup_conf: the text of cgroup.conf; without one, control groups are not used.
+        gpus: of each node, by slurm.conf (Gres=gpu:N); there is none.
         """
         self.nodes = [f"{prefix}{number}" for number in range(1, nodes + 1)]
         self.slurm_user = slurm_user
+        self.gpus = gpus
         self._plan = Plan(
-            self.nodes, slurm_user, cpus, dict(conf or {}), tuple(partitions), dict(node_conf or {}), cgroup_conf
+            self.nodes,
+            slurm_user,
+            cpus,
+            dict(conf or {}),
+            tuple(partitions),
+            dict(node_conf or {}),
+            cgroup_conf,
+            gpus,
         )
         self.version: tuple[int, ...] = ()
         self._folder: Path | None = None

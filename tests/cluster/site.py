@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -46,7 +47,7 @@ class Site:
     def install(self) -> str:
         """`srecover setup`, then its lines into slurm.conf; what setup printed."""
         said = self.setup()
-        lines = [line for line in said.splitlines() if line.startswith("EpilogSlurmctld=")]
+        lines = [line for line in said.splitlines() if re.match(r"[A-Z]\w+=", line)]
         self.cluster.append_conf(lines)
         self.restart_slurmctld()
         return said

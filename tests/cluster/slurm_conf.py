@@ -24,6 +24,7 @@ class Plan:
     partitions: Sequence[str] = DEFAULT_PARTITIONS
     node_conf: Mapping[str, str] = field(default_factory=dict)
     cgroup_conf: str = ""
+    gpus: int = 0
 
 
 def _placed(value: str, folder: Path) -> str:
@@ -43,6 +44,10 @@ def write_conf(plan: Plan, folder: Path, version: tuple[int, ...], first_port: i
     disabled = "CgroupPlugin=disabled\n" if version >= (23, 11) else ""  # an older slurmd does not know it, and ends
     if text := plan.cgroup_conf or disabled:
         (folder / "cgroup.conf").write_text(text, encoding="utf-8")
+    if plan.gpus:  # slurmd counts a GRES by its files; any will do
+        for number in range(plan.gpus):
+            (folder / f"run/gpu{number}").touch()
+        (folder / "gres.conf").write_text(f"Name=gpu File={folder}/run/gpu[0-{plan.gpus - 1}]\n", encoding="utf-8")
 
 
 def _keys(plan: Plan, folder: Path, port: int) -> dict[str, str]:
@@ -72,11 +77,12 @@ def _keys(plan: Plan, folder: Path, port: int) -> dict[str, str]:
         "SlurmdParameters": "config_overrides",
         "ReturnToService": "2",
         "KillWait": "3",
+        "GresTypes": "gpu" if plan.gpus else "",
     }
 
 
 def _node_line(plan: Plan, node: str, port: int) -> str:
-    more = plan.node_conf.get(node, "")
+    more = f"Gres=gpu:{plan.gpus} " * bool(plan.gpus) + plan.node_conf.get(node, "")
     return f"NodeName={node} NodeAddr=127.0.0.1 Port={port} CPUs={plan.cpus} RealMemory=4000 {more}".rstrip()
 
 

@@ -85,7 +85,7 @@ def test_a_child_that_hangs_keeps_no_job_longer_than_the_watchdog(tmp_path: Path
 
 def test_the_worker_starts_with_no_signal_blocked(tmp_path: Path) -> None:
     """slurmctld blocks SIGALRM, by which the kernel ends a worker that lives too long."""
-    hook = installed(tmp_path, worker=["/bin/sh", "-c", f"grep SigBlk /proc/$$/status > {tmp_path}/started"])
+    hook = installed(tmp_path, worker=["/bin/sh", "-c", f"exec grep SigBlk /proc/self/status > {tmp_path}/started"])
     failed = {"SLURM_JOB_ID": "7", "SLURM_JOB_EXIT_CODE2": "1:0"}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM, signal.SIGTERM})
     try:

@@ -17,16 +17,17 @@ import pytest
 from slurm_recovery.config.settings import Backend, Settings
 from slurm_recovery.evidence.paths import expand_pattern
 from slurm_recovery.records import Attempt
-from slurm_recovery.slurm.commands import Commands
+from slurm_recovery.slurm.commands import Commands, node_state
 from slurm_recovery.slurm.errors import (
     AlreadyPending,
+    Refused,
     RequeueDisabled,
     SlurmError,
     SlurmUnavailable,
     UnknownJob,
     UnknownNode,
 )
-from slurm_recovery.slurm.port import AWAY, Job, Node, Slurm
+from slurm_recovery.slurm.port import AWAY, Job, Node, Slurm, drain_reason
 from slurm_recovery.slurm.select import open_slurm, pyslurm_unfit
 from tests.cluster.private_cluster import PrivateCluster, check_machine
 
@@ -344,8 +345,107 @@ def test_nodes(slurm: Slurm, cluster: PrivateCluster) -> None:
     assert [nodes[name].features for name in ("n1", "n2", "n3")] == [{"a", "b"}, {"a"}, frozenset()]
     assert nodes["n6"].state == {"IDLE", "DRAIN"}
     assert (nodes["n6"].reason, nodes["n6"].away, nodes["n6"].unusable) == (REASON, True, False)
+    assert (nodes["n6"].drained, nodes["n6"].idle, nodes["n6"].alloc) == (True, True, False)
+    assert nodes["n6"].reason_user == "root"
+    assert abs((nodes["n6"].reason_time or 0) - time.time()) < 60
+    assert (nodes["n1"].reason_user, nodes["n1"].reason_time, nodes["n1"].drained) == ("", None, False)
     assert (nodes["n1"].reason, nodes["n1"].away) == ("", False)
     assert nodes["n1"].state & {"IDLE", "MIXED", "ALLOCATED"}
+
+
+OURS = "slurm_recovery: gpu_fell_off_bus incident 42"
+
+
+@pytest.fixture
+def spare(cluster: PrivateCluster) -> Iterator[str]:
+    """A node that the test may drain; it is as before when the test ends."""
+    yield "n4"
+    cluster.run("scontrol", "update", "NodeName=n4", "State=DRAIN", "Reason=test ends")
+    cluster.run("scontrol", "update", "NodeName=n4", "State=RESUME")
+    cluster.wait_for(lambda: not {"NOT_RESPONDING", "DOWN"} & node_state(cluster.node("n4")["StateComplete"]))
+
+
+def left_behind(cluster: PrivateCluster) -> str:
+    """What is left of our reason after a resume: 24.11 does not clear it, after no kind of resume."""
+    return OURS if cluster.version[:2] == (24, 11) else ""
+
+
+def test_drain_and_resume(slurm: Slurm, cluster: PrivateCluster, spare: str) -> None:
+    assert not slurm.nodes()[spare].drained
+    slurm.drain(spare, OURS)
+    node = slurm.nodes()[spare]
+    assert (node.drained, node.reason, node.reason_user) == (True, OURS, "root")
+    assert abs((node.reason_time or 0) - time.time()) < 60
+    slurm.drain(spare, OURS)
+    assert slurm.nodes()[spare].reason == OURS, "a second time is nothing"
+    slurm.resume(spare)
+    node = slurm.nodes()[spare]
+    assert (node.drained, node.reason) == (False, left_behind(cluster))
+    assert (node.reason_time is None) == (node.reason_user == "") == (node.reason == "")
+    slurm.resume(spare)
+    cluster.wait_for(lambda: not slurm.nodes()[spare].unusable, what="the node to answer")
+
+
+def test_drain_lets_a_job_go_on_and_resume_while_it_runs(slurm: Slurm, cluster: PrivateCluster, spare: str) -> None:
+    number = cluster.sbatch("-w", spare, script=SLEEP)
+    cluster.wait(number, "RUNNING")
+    slurm.drain(spare, OURS)
+    node = slurm.nodes()[spare]
+    assert (node.drained, node.alloc, node.idle) == (True, True, False)
+    slurm.resume(spare)
+    node = slurm.nodes()[spare]
+    assert (node.drained, node.alloc, node.reason) == (False, True, left_behind(cluster))
+    assert one(slurm, number).state == "RUNNING"
+    slurm.cancel(one(slurm, number))
+    cluster.wait(number, "CANCELLED")
+
+
+def test_drain_keeps_no_former_reason(slurm: Slurm, cluster: PrivateCluster, spare: str) -> None:
+    """So whoever drains looks first."""
+    cluster.run("scontrol", "update", f"NodeName={spare}", "State=DRAIN", "Reason=bob looks")
+    assert slurm.nodes()[spare].reason == "bob looks"
+    slurm.drain(spare, OURS)
+    assert slurm.nodes()[spare].reason == OURS
+
+
+def test_resume_leaves_a_node_down_that_is_down(slurm: Slurm, cluster: PrivateCluster, dead_node: str) -> None:
+    """One whose slurmd lives would come back by itself: ReturnToService=2."""
+    cluster.run("scontrol", "update", f"NodeName={dead_node}", "State=DOWN", "Reason=no power")
+    slurm.drain(dead_node, OURS)
+    assert {"DOWN", "DRAIN"} <= slurm.nodes()[dead_node].state
+    slurm.resume(dead_node)
+    node = slurm.nodes()[dead_node]
+    assert (node.down, node.drained) == (True, False)
+
+
+REASONS = (
+    "a \"b\" State=IDLE, 'c'",
+    '"quoted"',
+    "$(touch pwned) `x`; | & <>\\ %n",
+    "\u00fcn\u00ef\x1b[31m\x00\r\n\tx",
+    "y" * 100_000,
+)
+
+
+@pytest.mark.parametrize("reason", REASONS, ids=range(len(REASONS)))
+def test_a_reason_is_written_as_drain_reason_has_it(
+    slurm: Slurm, cluster: PrivateCluster, spare: str, reason: str
+) -> None:
+    slurm.drain(spare, reason)
+    assert slurm.nodes()[spare].reason == drain_reason(reason)
+    assert list(cluster.work.rglob("pwned")) == []
+
+
+def test_drain_and_resume_of_what_is_no_node_change_nothing(slurm: Slurm, cluster: PrivateCluster, spare: str) -> None:
+    before = {name: node.drained for name, node in slurm.nodes().items()}
+    for name in ("n77", f"{spare},n77", f"{spare},n3", "n[3-4]", "ALL", "all", "", f"{spare} State=DOWN", "-h"):
+        with pytest.raises(UnknownNode):
+            slurm.drain(name, OURS)
+        with pytest.raises(UnknownNode):
+            slurm.resume(name)
+    with pytest.raises(Refused, match="reason"):
+        slurm.drain(spare, " \n")
+    assert {name: node.drained for name, node in slurm.nodes().items()} == before
 
 
 @pytest.fixture(scope="module")

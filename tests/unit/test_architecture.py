@@ -39,15 +39,18 @@ READS_A_FILE = frozenset("read_text read_bytes write_text write_bytes load iterd
 OURS_MAY = {
     "records.py": (),
     "hostlist.py": (),
-    "detect": ("records", "detect", "hostlist"),
+    "node_report.py": (),
+    "detect": ("records", "detect", "hostlist", "node_report"),
     "attribute": ("records", "detect", "attribute"),
     "decide": ("records", "attribute", "decide", "config.settings", "slurm.port"),
-    "slurm": ("records", "slurm", "config.settings", "hostlist"),
-    "evidence": ("records", "detect", "evidence", "config.signature_files"),
+    "slurm": ("records", "slurm", "config.settings", "config.confile", "hostlist"),
+    "evidence": ("records", "detect", "evidence", "config.signature_files", "node_report"),
+    "node": ("node", "config.confile", "hostlist", "evidence.as_user"),
     "store": ("records", "store"),
     "config": ("records", "config", "attribute.reasons", "detect.signature", "hostlist"),
     "hooks/__init__.py": (),
     "hooks/slurm_recovery_hook.py": (),
+    "hooks/slurm_recovery_node_hook.py": (),
     "hooks/spool.py": (),
     "hooks/install.py": ("config.settings",),
 }
@@ -57,8 +60,12 @@ HOOKS = (
     PACKAGE / "hooks/slurm_recovery_hook.py",
     REPOSITORY / "epilog/epilog_slurmctld",
     REPOSITORY / "epilog/node_down",
+    PACKAGE / "hooks/slurm_recovery_node_hook.py",
+    REPOSITORY / "epilog/50-slurm-recovery",
+    REPOSITORY / "prolog/50-slurm-recovery",
+    REPOSITORY / "prolog/health_check",
 )
-HOOKS_MAY = frozenset("sys os time fcntl select slurm_recovery_hook".split())
+HOOKS_MAY = frozenset("sys os time fcntl select slurm_recovery_hook slurm_recovery_node_hook".split())
 
 
 class Import(NamedTuple):

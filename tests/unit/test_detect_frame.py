@@ -181,6 +181,8 @@ def test_lines_that_look_like_a_prefix_and_are_none(line: str) -> None:
 TIMES = [
     ("[Thu Jan  1 00:01:00 1970] NVRM: x", 60.0, False),  # dmesg -T
     ("kern  :warn  : 1970-01-01T01:01:00,500000+01:00 NVRM: x", 60.5, True),  # dmesg --time-format iso -x
+    ("1970-01-01T00:01:00,123456+00:00 NVRM: x", 60.123456, True),  # dmesg --time-format iso
+    ("1970-01-01T00:01:00.123456-05:30 NVRM: x", 19860.123456, True),
     ("1970-01-01T00:01:00+0000 a03 kernel: x", 60.0, True),  # journalctl -o short-iso
     ("1970-01-01 00:01:00,250 ERROR x", 60.25, False),  # Python logging
     ("1970-01-01 00:01:00.250 | INFO     | __main__:main:65 - x", 60.25, False),  # loguru

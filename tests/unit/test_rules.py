@@ -6,13 +6,30 @@ import pytest
 
 from slurm_recovery.config.settings import Config, Mode, Policy, ReasonPolicy, Settings
 from slurm_recovery.decide.history import Ledger, ledger
-from slurm_recovery.decide.rules import RULES, Case, decide, effective_mode
-from slurm_recovery.records import Attempt, Attribution, Category, Decision, Incident, Suspect, Trust, Verdict
+from slurm_recovery.decide.rules import RULES, Alike, Case, avoiding, decide, effective_mode
+from slurm_recovery.records import (
+    Attempt,
+    Attribution,
+    Category,
+    Decision,
+    Evidence,
+    Incident,
+    Role,
+    Source,
+    Suspect,
+    Trust,
+    Verdict,
+)
 
 ATTEMPT = Attempt(cluster="c", job_id=1, state="FAILED", exit_code=1, start_time=1000, end_time=9000)
 NODE = Suspect(node="n2", trust=Trust.USER, because="test")
 ECC = Attribution(category=Category.HARDWARE, reason="gpu_ecc_uncorrectable", suspects=(NODE,))
 UNKNOWN = Attribution(category=Category.UNKNOWN, reason="unknown")
+MOUNT = Attribution(category=Category.STORAGE, reason="filesystem_io")
+NFS = Evidence(
+    source=Source.KERNEL_LOG, trust=Trust.ROOT, signature="nfs", reason="filesystem_io", role=Role.ROOT, line="nfs: ..."
+)
+TOLD_BY_KERNEL = MOUNT.model_copy(update={"evidence": (NFS,)})
 IMPORT = Attribution(category=Category.SOFTWARE_ENV, reason="import_error")
 
 
@@ -38,6 +55,12 @@ def with_attempt(**more: object) -> Attempt:
         ("already_requeued", Verdict.NONE, case(requeued_by_slurm=True)),
         ("exclude", Verdict.REQUEUE_EXCLUDE, case(requeued_by_slurm=True, still_pending=True)),
         ("reason_stops", Verdict.STOP, case(IMPORT)),
+        ("common_cause", Verdict.STOP, case(MOUNT, alike=Alike(jobs=3, users=2))),
+        ("restart", Verdict.REQUEUE, case(MOUNT, alike=Alike(jobs=2, users=2))),
+        ("restart", Verdict.REQUEUE, case(MOUNT, alike=Alike(jobs=9, users=1))),
+        ("common_cause", Verdict.STOP, case(TOLD_BY_KERNEL, alike=Alike(jobs=3, users=1))),
+        ("restart", Verdict.REQUEUE, case(UNKNOWN, alike=Alike(jobs=9, users=9))),
+        ("exclude", Verdict.REQUEUE_EXCLUDE, case(ECC, alike=Alike(jobs=9, users=9))),
         ("budget_job", Verdict.STOP, case(ledger=Ledger(("a", "b", "c")))),
         ("budget_reason", Verdict.STOP, case(UNKNOWN, ledger=Ledger(("unknown",)))),
         ("budget_user", Verdict.STOP, case(ledger=Ledger(user_hour=20, cluster_hour=60))),
@@ -57,6 +80,20 @@ def test_every_row_is_tried_above() -> None:
     (parameters,) = (mark for mark in test_the_first_row_that_applies_decides.pytestmark)  # type: ignore[attr-defined]
     tried = {row[0] for row in parameters.args[1]}
     assert {rule.basis for rule in RULES} - tried == {"stop_exit", "reason_none"}
+
+
+def test_a_common_cause_is_held_for_somebody_to_look() -> None:
+    decision = decide(case(MOUNT, alike=Alike(jobs=6, users=2)))
+    assert decision.stop_action == "hold"
+    assert "6 jobs of 2 users failed for filesystem_io within 10 minutes" in decision.because
+
+
+def test_what_is_avoided_for_suspicion_is_told_apart_from_what_is_proven() -> None:
+    decision = avoiding(decide(case()), [("n2", 0.9), ("n3", 0.62), *((f"m{number}", 0.5) for number in range(9))])
+    assert decision.exclude == ("n2",)
+    assert decision.avoid == ("n3", *(f"m{number}" for number in range(9)))
+    assert decision.because.endswith("; suspected and avoided: n3 (62%), m0 (50%), m1 (50%), m2 (50%) and 6 more")
+    assert avoiding(decision, [("n2", 0.9)]) == decision
 
 
 def test_stop_exit_and_a_reasons_own_line() -> None:

@@ -15,6 +15,7 @@ from slurm_recovery.config.settings import Settings
 from slurm_recovery.config.signature_files import load_signatures
 from slurm_recovery.detect.flight_compare import compare
 from slurm_recovery.detect.flight_recorder import read_dump
+from slurm_recovery.evidence.node_reports import Reports
 from slurm_recovery.observe import Observer
 from slurm_recovery.records import Attribution, Evidence, Observation, Source, Trust
 from tests.unit.test_attribute_rows import KEY, LOST, WATCHDOG, XID79, observe
@@ -116,9 +117,9 @@ def test_the_observer_reads_the_dumps_beside_the_log(tmp_path: Path) -> None:
         (tmp_path / path.name).write_bytes(path.read_bytes())
     observer = Observer(Settings(), load_signatures())
     attempt = observe(user_id=os.getuid(), work_dir=str(tmp_path), stdout=str(tmp_path / "job.log")).attempt
-    seen = observer.observe(attempt, {}, frozenset(), ())
+    seen = observer.observe(attempt, {}, frozenset(), (), Reports())
     assert [one.rank for one in seen.evidence if one.source is Source.FLIGHT_RECORDER] == [2]
     assert attribute(seen).suspect_nodes == ("a2",)
     for state in ("", "COMPLETED"):
-        early = observer.observe(attempt.model_copy(update={"state": state}), {}, frozenset(), ())
+        early = observer.observe(attempt.model_copy(update={"state": state}), {}, frozenset(), (), Reports())
         assert not [one for one in early.evidence if one.source is Source.FLIGHT_RECORDER]

@@ -1,0 +1,1 @@
+../slurm_recovery_node_hook.py
