@@ -14,7 +14,8 @@ from slurm_recovery.attribute.engine import attribute
 from slurm_recovery.config.settings import Config, Mode
 from slurm_recovery.decide.exclusions import Choice, Exclusion, choose, live
 from slurm_recovery.decide.history import Ledger, ledger
-from slurm_recovery.decide.rules import Alike, Case, avoiding, decide, effective_mode
+from slurm_recovery.decide.rules import Alike, Case, decide, effective_mode
+from slurm_recovery.decide.spare_nodes import Avoided
 from slurm_recovery.evidence.node_reports import Reports
 from slurm_recovery.observe import Observer
 from slurm_recovery.records import Attempt, Attribution, Decision, Incident, Observation
@@ -74,12 +75,18 @@ class Judge:
             still_pending=requeued is not None and requeued.pending,
             held_by_other=requeued is not None and requeued.held and not requeued.launch_failed,
             alike=self._alike(attempt, attribution),
+            avoid=self._avoided(incident, attempt, told, turn) if mode is not Mode.OFF else (),
         )
-        decision = decide(case)
+        return Judgement(observation, attribution, decide(case))
+
+    def _avoided(
+        self, incident: Incident, attempt: Attempt, told: Sequence[Attribution], turn: Turn
+    ) -> tuple[Avoided, ...]:
+        """What a restart would avoid for suspicion alone."""
         job = turn.jobs.get(attempt.job_id)
-        if decision.verdict.restarts and job is not None:
-            decision = avoiding(decision, self._suspects.avoided(attempt, told, job, turn.nodes))
-        return Judgement(observation, attribution, decision)
+        if job is None:
+            return ()
+        return self._suspects.avoided(attempt, told, job, turn.nodes, self.users(incident, job))
 
     def _alike(self, attempt: Attempt, attribution: Attribution) -> Alike:
         """Who else failed for this reason lately."""

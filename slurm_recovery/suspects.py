@@ -50,11 +50,19 @@ class Suspects:
         return suspected(self.store, self.cluster, runs, self.now(), self.config.settings.suspicion_half_life, whose)
 
     def avoided(
-        self, attempt: Attempt, attributions: Sequence[Attribution], job: Job, nodes: Mapping[str, Node]
+        self,
+        attempt: Attempt,
+        attributions: Sequence[Attribution],
+        job: Job,
+        nodes: Mapping[str, Node],
+        users: Collection[str],
     ) -> tuple[Avoided, ...]:
-        """What the restart shall avoid. `attributions`: of this attempt, then of the job's earlier ones."""
+        """What the restart shall avoid.
+
+        `attributions`: of this attempt, then of the job's earlier ones; `users`: the nodes of the job's own --exclude.
+        """
         found = self.suspicions(self.runs(), attempt.user)
-        named = {*attempt.excluded_nodes, *(node for one in attributions for node in one.suspect_nodes)}
+        named = {*users, *(node for one in attributions for node in one.suspect_nodes)}
         spares = [node.name for node in nodes.values() if can_start_on(node, job) and node.name not in named]
         threshold = self.config.settings.suspicion_exclude
         return avoid(found, attempt.nodes, spares, threshold, _unexplained(attributions), attempt.job_id)

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from slurm_recovery.attribute.reasons import REASONS, advised, requeues
+from slurm_recovery.attribute.reasons import HARDWARE_TRIES, REASONS, advised, requeues
 from slurm_recovery.config.settings import Config, Mode, Policy, StopAction
 from slurm_recovery.decide.history import Ledger
 from slurm_recovery.records import Attempt, Attribution, Category, Decision, Trust, Verdict
@@ -35,6 +35,7 @@ class Case(NamedTuple):
     still_pending: bool = False  # ... and it has not started yet
     held_by_other: bool = False  # ... for somebody wants it held
     alike: Alike = Alike()
+    avoid: tuple[tuple[str, float], ...] = ()  # nodes that a restart would avoid for suspicion, and how far each is
 
     @property
     def policy(self) -> Policy:
@@ -53,6 +54,8 @@ class Case(NamedTuple):
         own = self.config.reason(self.reason)
         if own.max_requeues is not None:
             return own.max_requeues
+        if self.avoid:  # each such restart tries other nodes, as one does that excludes a node
+            return max(requeues(self.attribution), HARDWARE_TRIES)
         by_site = own.action is not None and own.action.restarts  # where we would stop, with no restarts at all
         return requeues(self.attribution) or (self.policy.max_requeues if by_site else 0)
 
@@ -195,7 +198,7 @@ def decide(case: Case) -> Decision:
     rule = next(rule for rule in RULES if rule.applies(case))
     verdict = rule.verdict or case.action
     exclude = case.attribution.suspect_nodes if verdict is Verdict.REQUEUE_EXCLUDE else ()
-    return Decision(
+    decision = Decision(
         verdict=verdict,
         basis=rule.basis,
         because=rule.says(case),
@@ -205,9 +208,10 @@ def decide(case: Case) -> Decision:
         stop_action=StopAction.HOLD if rule.basis == "common_cause" else case.policy.stop_action,
         policy=case.config.digest,
     )
+    return _avoiding(decision, case.avoid) if verdict.restarts else decision
 
 
-def avoiding(decision: Decision, suspected: Sequence[tuple[str, float]]) -> Decision:
+def _avoiding(decision: Decision, suspected: Sequence[tuple[str, float]]) -> Decision:
     """A restart that also avoids nodes for suspicion alone, and says so. `suspected`: (node, posterior)."""
     more = [(node, posterior) for node, posterior in suspected if node not in decision.exclude]
     if not more:

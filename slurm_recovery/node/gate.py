@@ -58,6 +58,7 @@ def _mark(folder: int, name: str, node: str) -> float:
         name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, FILE_MODE, dir_fd=folder
     )
     try:
+        os.fchmod(handle, FILE_MODE)
         os.write(handle, node.encode())
         os.fsync(handle)
         status = os.fstat(handle)
@@ -100,6 +101,10 @@ def _recent(folder: int, now: float) -> list[Slot]:
                 slots.append(slot)
             elif slot and slot.time < now - 2 * HOUR:
                 with contextlib.suppress(OSError):
+                    os.unlink(name, dir_fd=folder)
+        elif name.startswith("."):  # a mark; an old one is of a node that died
+            with contextlib.suppress(OSError):
+                if os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime < now - HOUR:
                     os.unlink(name, dir_fd=folder)
     return slots
 

@@ -5,7 +5,7 @@ SlurmError
 ├── UnknownJob         slurmctld has forgotten the job (slurm.conf(5) MinJobAge), or never knew it
 ├── AlreadyPending     a requeue of a job that is pending already
 ├── RequeueDisabled    submitted with --no-requeue, or JobRequeue=0, or not a batch job
-├── UnknownNode        a host list names a node that slurm.conf does not
+├── UnknownNode        slurm.conf has no such node, or it is not the name of one
 ├── NotPermitted       we are not SlurmUser or root
 └── Refused            any other word of Slurm, kept as it was said
 """

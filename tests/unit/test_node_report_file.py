@@ -267,6 +267,15 @@ def test_a_node_that_has_a_slot_needs_no_second(evidence: Path) -> None:
     assert gate.claim(str(evidence), "n1", 2)
 
 
+def test_the_mark_of_a_node_that_died_goes(evidence: Path) -> None:
+    gate.claim(str(evidence), "n1", 2)
+    for name, age in ((".n8.11", 4000), (".n9.12", 10)):
+        (evidence / gate.FOLDER / name).touch()
+        os.utime(evidence / gate.FOLDER / name, (1, time.time() - age))
+    gate.claim(str(evidence), "n2", 2)
+    assert [name for name in names(evidence / gate.FOLDER) if name.startswith(".")] == [".n9.12"]
+
+
 def test_none_may_where_none_shall(evidence: Path) -> None:
     assert not gate.claim(str(evidence), "n1", 0)
     assert not names(evidence)

@@ -16,7 +16,7 @@ from slurm_recovery.cli.declarations import declared, every_key
 from slurm_recovery.cli.main import COMMANDS, app
 from slurm_recovery.config.load import load
 from slurm_recovery.config.settings import Policy, Settings
-from slurm_recovery.hooks.install import DEFAULT_HOOK_DIR, HOOKS, slurm_conf_lines, trigger_arguments
+from slurm_recovery.hooks.install import DEFAULT_HOOK_DIR, HOOKS, node_conf_lines, slurm_conf_lines, trigger_arguments
 
 REPOSITORY = Path(__file__).parents[2]
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
@@ -26,7 +26,7 @@ PAGES = sorted({*REPOSITORY.glob("*.md"), *REPOSITORY.glob("*/README.md")})
 SLURMS = frozenset(
     "SlurmUser EpilogSlurmctld PrologSlurmctld TaskProlog JobFileAppend JobRequeue AdminComment ExcNodeList StartTime "
     "SpecialExit BadConstraints DependencyNeverSatisfied PartitionName SlurmdTimeout MinJobAge Reason JobId "
-    "State".split()
+    "State Epilog HealthCheckProgram HealthCheckInterval HealthCheckNodeState NodeName TIME".split()
 )
 # Words of others.
 THEIRS = frozenset(["PrivateCluster"])
@@ -56,8 +56,9 @@ def commands(text: str) -> Iterator[list[str]]:
 
 
 def test_the_lines_for_slurm_conf_are_those_that_setup_prints() -> None:
-    (block,) = blocks("slurm.conf")
-    assert tuple(block.splitlines()) == slurm_conf_lines(DEFAULT_HOOK_DIR)
+    controllers, nodes = blocks("slurm.conf")
+    assert tuple(controllers.splitlines()) == slurm_conf_lines(DEFAULT_HOOK_DIR)
+    assert tuple(nodes.splitlines()) == node_conf_lines(DEFAULT_HOOK_DIR, gate=False)
 
 
 def test_the_trigger_is_the_one_that_setup_registers() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from slurm_recovery.config.settings import Config, Mode, Policy, ReasonPolicy, Settings
 from slurm_recovery.decide.history import Ledger, ledger
-from slurm_recovery.decide.rules import RULES, Alike, Case, avoiding, decide, effective_mode
+from slurm_recovery.decide.rules import RULES, Alike, Case, decide, effective_mode
 from slurm_recovery.records import (
     Attempt,
     Attribution,
@@ -89,11 +89,20 @@ def test_a_common_cause_is_held_for_somebody_to_look() -> None:
 
 
 def test_what_is_avoided_for_suspicion_is_told_apart_from_what_is_proven() -> None:
-    decision = avoiding(decide(case()), [("n2", 0.9), ("n3", 0.62), *((f"m{number}", 0.5) for number in range(9))])
+    suspected = (("n2", 0.9), ("n3", 0.62), *((f"m{number}", 0.5) for number in range(9)))
+    decision = decide(case(avoid=suspected))
     assert decision.exclude == ("n2",)
     assert decision.avoid == ("n3", *(f"m{number}" for number in range(9)))
     assert decision.because.endswith("; suspected and avoided: n3 (62%), m0 (50%), m1 (50%), m2 (50%) and 6 more")
-    assert avoiding(decision, [("n2", 0.9)]) == decision
+    assert decide(case(avoid=(("n2", 0.9),))) == decide(case())
+    assert decide(case(IMPORT, avoid=suspected)).avoid == ()
+
+
+def test_a_restart_on_other_nodes_is_worth_as_many_tries_as_one_without_a_bad_node() -> None:
+    suspected = (("n3", 0.4),)
+    assert decide(case(UNKNOWN, ledger=Ledger(("unknown",)))).basis == "budget_reason"
+    assert decide(case(UNKNOWN, ledger=Ledger(("unknown",)), avoid=suspected)).avoid == ("n3",)
+    assert decide(case(UNKNOWN, ledger=Ledger(("unknown",) * 3), avoid=suspected)).verdict is Verdict.STOP
 
 
 def test_stop_exit_and_a_reasons_own_line() -> None:
