@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from slurm_recovery.act import Clock
 from slurm_recovery.attribute.engine import attribute
+from slurm_recovery.attribute.node_faults import node_faults
 from slurm_recovery.config.settings import Config, Mode
 from slurm_recovery.decide.exclusions import Choice, Exclusion, choose, live
 from slurm_recovery.decide.history import Ledger, ledger
@@ -75,6 +76,7 @@ class Judge:
             still_pending=requeued is not None and requeued.pending,
             held_by_other=requeued is not None and requeued.held and not requeued.launch_failed,
             alike=self._alike(attempt, attribution),
+            faulty=tuple((fault.node, fault.reason) for fault in node_faults(observation)),
             avoid=self._avoided(incident, attempt, told, turn) if mode is not Mode.OFF else (),
         )
         return Judgement(observation, attribution, decide(case))

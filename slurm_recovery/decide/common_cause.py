@@ -18,6 +18,7 @@ class Sightings:
     def __init__(self, faults: Iterable[Fault], world: World) -> None:
         self.world = world
         self._first: dict[str, dict[tuple[str, str], float]] = {}
+        self._found: dict[tuple[float, tuple[str, ...]], tuple[str, ...]] = {}  # what _near has found already
         for fault in faults:
             self._note(fault.reason, fault.node, fault.boot_id, fault.time)
         for event in world.events:
@@ -37,16 +38,19 @@ class Sightings:
 
     def rack(self, fault: Fault) -> tuple[str, ...]:
         """Those of this node's leaf switch with any reason of the network; () where this fault is none."""
-        switches, reasons = self.world.switches, [code for code in self._first if _of_network(code)]
+        switches, reasons = self.world.switches, tuple(filter(_of_network, self._first))
         switch = switches.get(fault.node)
         if switch is None or fault.reason not in reasons:
             return ()
         return tuple(node for node in self._near(fault, reasons) if switches.get(node) == switch)
 
-    def _near(self, fault: Fault, reasons: Iterable[str]) -> tuple[str, ...]:
+    def _near(self, fault: Fault, reasons: tuple[str, ...]) -> tuple[str, ...]:
         span, first = self.world.config.settings.common_cause_time, self.first(fault)
-        sightings = (pair for reason in reasons for pair in self._first[reason].items())
-        return tuple(sorted({node for (node, _), time in sightings if abs(time - first) <= span}))
+        if (first, reasons) not in self._found:
+            sightings = (pair for reason in reasons for pair in self._first[reason].items())
+            near = {node for (node, _), time in sightings if abs(time - first) <= span}
+            self._found[first, reasons] = tuple(sorted(near))
+        return self._found[first, reasons]
 
 
 def _of_network(reason: str) -> bool:

@@ -6,7 +6,7 @@ Pure: no I/O, no clock, no logging; it drains nothing itself. To add a rule is t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from slurm_recovery.attribute.reasons import REASONS, Cure
@@ -62,7 +62,45 @@ XID_REASON, XID_TIME, XID_JOBS, XID_USERS = "gpu_internal_error", 7 * DAY, 3, 2
 SUSPECT_JOBS, SUSPECT_USERS = 3, 2
 FAILING = frozenset("FAIL FAILING".split())  # an administrator's word that a drain would take away (22.05, 26.05)
 
-History = Mapping[str, Sequence[NodeEvent]]
+
+class Past:
+    """The history, read once for all faults."""
+
+    def __init__(self, events: Iterable[NodeEvent], now: float) -> None:
+        self._of = history(events)
+        self._now = now
+        drains = (event for found in self._of.values() for event in deeds(found, NodeAction.DRAIN))
+        self.drains = sum(now - event.time <= HOUR for event in drains)
+        self._gpus: dict[str, set[tuple[str, str]]] = {}  # of each job, those with Xid 13 or 31
+        for node, found in self._of.items():
+            for event in found:
+                if event.action is NodeAction.XID:
+                    self._gpus.setdefault(_number(event.job), set()).add((node, _gpu(event)))
+
+    def of(self, node: str) -> Sequence[NodeEvent]:
+        """A node's events, newest first."""
+        return self._of.get(node, ())
+
+    def seen_by(self, fault: Fault) -> tuple[int, int]:
+        """(jobs, users) that had Xid 13 or 31 on this GPU and no other, in XID_TIME, since the node last came back.
+
+        A program that fails by itself does so on any GPU; tasks of one array run one program.
+        """
+        here = {
+            (_number(event.job), event.user)
+            for event in since_return(self.of(fault.node))
+            if event.action is NodeAction.XID and _gpu(event) == fault.pci != "" and self._now - event.time <= XID_TIME
+        }
+        alone = {(job, user) for job, user in here if job and user and len(self._gpus[job]) == 1}
+        return len({job for job, _ in alone}), len({user for _, user in alone})
+
+
+def _number(job: str) -> str:
+    return job.partition("_")[0]
+
+
+def _gpu(event: NodeEvent) -> str:
+    return event.detail.partition(" ")[0]
 
 
 class Case(NamedTuple):
@@ -70,7 +108,7 @@ class Case(NamedTuple):
 
     fault: Fault
     world: World
-    history: History
+    past: Past
     common: tuple[str, ...]  # nodes with the same new fault
     rack: tuple[str, ...]  # nodes of the same leaf switch with a new fault of the network
     drains: tuple[str, ...]  # what this call drains already
@@ -81,7 +119,7 @@ class Case(NamedTuple):
 
     @property
     def events(self) -> Sequence[NodeEvent]:
-        return self.history.get(self.fault.node, ())
+        return self.past.of(self.fault.node)
 
 
 class Row(NamedTuple):
@@ -96,41 +134,12 @@ class Row(NamedTuple):
 # -- ground ---------------------------------------------------------------------------------------------------------
 
 
-def _seen_by(fault: Fault, past: History, now: float) -> tuple[int, int]:
-    """(jobs, users) that had Xid 13 or 31 on this GPU and no other within XID_TIME, since the node last came back.
-
-    A program of one job that fails by itself does so on any GPU; tasks of one array run one program.
-    """
-    xids = [event for event in since_return(past.get(fault.node, ())) if event.action is NodeAction.XID]
-    here = {(_number(event.job), event.user) for event in xids if _gpu(event) == fault.pci != "" and _new(event, now)}
-    elsewhere = {
-        _number(event.job)
-        for node, events in past.items()
-        for event in events
-        if event.action is NodeAction.XID and (node, _gpu(event)) != (fault.node, fault.pci)
-    }
-    alone = {(job, user) for job, user in here if job and user and job not in elsewhere}
-    return len({job for job, _ in alone}), len({user for _, user in alone})
-
-
-def _number(job: str) -> str:
-    return job.partition("_")[0]
-
-
-def _gpu(event: NodeEvent) -> str:
-    return event.detail.partition(" ")[0]
-
-
-def _new(event: NodeEvent, now: float) -> bool:
-    return now - event.time <= XID_TIME
-
-
 def _repeated(case: Case) -> bool:
     return case.fault.xid in REPEATED_XIDS
 
 
 def _says_xid(case: Case) -> str:
-    jobs, users = _seen_by(case.fault, case.history, case.world.now)
+    jobs, users = case.past.seen_by(case.fault)
     return (
         f"Xid {case.fault.xid} on this GPU {plain(case.fault.pci)} and no other in {jobs} jobs of {users} users within "
         f"7 days (a fault of the GPU from {XID_JOBS} jobs of {XID_USERS} users on)"
@@ -219,8 +228,7 @@ def _says_overruled(case: Case) -> str:
 
 def _hour(case: Case) -> int:
     """Drains by us within an hour, and those of this call."""
-    drains = (event for events in case.history.values() for event in deeds(events, NodeAction.DRAIN))
-    return sum(case.world.now - event.time <= HOUR for event in drains) + len(case.drains)
+    return case.past.drains + len(case.drains)
 
 
 def _most_hour(case: Case) -> int:
@@ -358,8 +366,8 @@ def isolate(faults: Iterable[Fault], world: World) -> tuple[Verdict, ...]:
     """A verdict for each node that has a fault, by its name, and then the alerts."""
     timed = [fault._replace(time=_time(fault, world.now)) for fault in faults]
     xids = (fault_event(fault, "") for fault in timed if fault.xid in REPEATED_XIDS)
-    past = history([*world.events, *xids])
-    known = sorted({_risen(fault, past, world.now) for fault in timed}, key=_strength)
+    past = Past([*world.events, *xids], world.now)
+    known = sorted({_risen(fault, past) for fault in timed}, key=_strength)
     sightings = Sightings(known, world)
     verdicts: dict[str, Verdict] = {}
     drains: tuple[str, ...] = ()
@@ -385,10 +393,10 @@ def _time(fault: Fault, now: float) -> float:
     return min(fault.time, now) if math.isfinite(fault.time) else now
 
 
-def _risen(fault: Fault, past: History, now: float) -> Fault:
+def _risen(fault: Fault, past: Past) -> Fault:
     """Xid 13 or 31 as what it is when one GPU has it again and again."""
     if fault.xid in REPEATED_XIDS:
-        jobs, users = _seen_by(fault, past, now)
+        jobs, users = past.seen_by(fault)
         if jobs >= XID_JOBS and users >= XID_USERS:
             return fault._replace(reason=XID_REASON)
     return fault

@@ -223,7 +223,12 @@ def fault_event(fault: Fault, cluster: str) -> NodeEvent:
     )
 
 
-_ACTIONS = {What.DRAIN: NodeAction.DRAIN, What.REFUSE: NodeAction.REFUSED, What.ALERT: NodeAction.ALERT}
+_ACTIONS = {
+    What.DRAIN: NodeAction.DRAIN,
+    What.ADVISE: NodeAction.ADVISED,
+    What.REFUSE: NodeAction.REFUSED,
+    What.ALERT: NodeAction.ALERT,
+}
 
 
 def verdict_event(verdict: Verdict, cluster: str, now: float, result: str = "") -> NodeEvent | None:

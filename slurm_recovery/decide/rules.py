@@ -35,6 +35,7 @@ class Case(NamedTuple):
     still_pending: bool = False  # ... and it has not started yet
     held_by_other: bool = False  # ... for somebody wants it held
     alike: Alike = Alike()
+    faulty: tuple[tuple[str, str], ...] = ()  # nodes whose own kernel or NVML tells of a fault, and its reason
     avoid: tuple[tuple[str, float], ...] = ()  # nodes that a restart would avoid for suspicion, and how far each is
 
     @property
@@ -208,7 +209,21 @@ def decide(case: Case) -> Decision:
         stop_action=StopAction.HOLD if rule.basis == "common_cause" else case.policy.stop_action,
         policy=case.config.digest,
     )
-    return _avoiding(decision, case.avoid) if verdict.restarts else decision
+    return _avoiding(_excluding(decision, case.faulty), case.avoid) if verdict.restarts else decision
+
+
+def _excluding(decision: Decision, faulty: Sequence[tuple[str, str]]) -> Decision:
+    """A restart that is also kept off nodes at fault, whatever this attempt ended of. `faulty`: (node, reason)."""
+    more = {node: reason for node, reason in faulty if node not in decision.exclude}
+    if not more:
+        return decision
+    told = ", ".join(f"{node} ({reason})" for node, reason in list(more.items())[:MOST_TOLD])
+    told += f" and {len(more) - MOST_TOLD} more" if len(more) > MOST_TOLD else ""
+    because = f"{decision.because}; nodes tell of faults of their own and are excluded, too: {told}"
+    exclude = (*decision.exclude, *more)
+    return decision.model_copy(
+        update={"verdict": Verdict.REQUEUE_EXCLUDE, "exclude": exclude, "because": because}
+    )
 
 
 def _avoiding(decision: Decision, suspected: Sequence[tuple[str, float]]) -> Decision:

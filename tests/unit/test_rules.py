@@ -98,6 +98,14 @@ def test_what_is_avoided_for_suspicion_is_told_apart_from_what_is_proven() -> No
     assert decide(case(IMPORT, avoid=suspected)).avoid == ()
 
 
+def test_a_restart_is_kept_off_nodes_at_fault_whatever_the_job_ended_of() -> None:
+    decision = decide(case(UNKNOWN, faulty=(("n4", "pcie_error"), ("n5", "node_hang"))))
+    assert (decision.verdict, decision.exclude) == (Verdict.REQUEUE_EXCLUDE, ("n4", "n5"))
+    assert "n4 (pcie_error), n5 (node_hang)" in decision.because
+    assert decide(case(ECC, faulty=(("n2", "gpu_ecc_uncorrectable"),))) == decide(case(ECC))
+    assert decide(case(IMPORT, faulty=(("n4", "pcie_error"),))).exclude == ()
+
+
 def test_a_restart_on_other_nodes_is_worth_as_many_tries_as_one_without_a_bad_node() -> None:
     suspected = (("n3", 0.4),)
     assert decide(case(UNKNOWN, ledger=Ledger(("unknown",)))).basis == "budget_reason"
