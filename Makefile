@@ -22,7 +22,8 @@ lint: $(VENV)/installed
 	$(VENV)/bin/mypy
 
 test-unit: packages-test $(VENV)/installed
-	$(RUN) -m pytest -q -n $(JOBS) tests/unit
+	$(RUN) -m pytest -q -n $(JOBS) -m "not timing" tests/unit
+	$(RUN) -m pytest -q -m timing tests/unit
 
 test-store: packages-test $(VENV)/installed
 	$(RUN) -m pytest -q -n $(JOBS) --dist loadfile tests/store

@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 import structlog
 
@@ -243,13 +244,14 @@ class Isolation:
         }
 
     def _bring_back(self, health: Mapping[str, Health]) -> None:
-        for back in ways_back(self._world(), health):
+        world = self._world()
+        for back in ways_back(world, health):
             if back.way is Way.RESUME:
                 log.info("resume", node=back.node, because=back.because)
                 self._resume(back)
             elif back.way is Way.OVERRULED:
                 log.info("overruled", node=back.node, because=back.because)
-                self._record(back_event(back, self.cluster, self.now()))
+                self._record(back_event(back, self.cluster, self.now(), user=world.nodes[back.node].reason_user))
 
     def _resume(self, back: Back) -> None:
         self._do(
@@ -262,9 +264,12 @@ class Isolation:
     # -- what is known ---------------------------------------------------------------------------
 
     def _world(self) -> World:
-        slurm_conf = self.config.settings.slurm_conf
-        switches = leaf_switch(slurm_conf) if slurm_conf else {}
-        return World(self.slurm.nodes(), self._events(), self.config, self.now(), switches)
+        return World(self.slurm.nodes(), self._events(), self.config, self.now(), self._switches)
+
+    @cached_property
+    def _switches(self) -> Mapping[str, str]:
+        conf = self.config.settings.slurm_conf or self.slurm.config().get("slurm_conf")
+        return leaf_switch(Path(conf)) if conf else {}
 
     def _events(self) -> list[NodeEvent]:
         """Those of the last days, and each node's last drain."""

@@ -24,6 +24,8 @@ from slurm_recovery.node_report import Kind, NodeReport
 from tests.nvml.build import build
 from tests.nvml.state import Gpu, State
 
+pytestmark = pytest.mark.timing  # deadlines: alone on the machine
+
 NOBODY = pwd.getpwnam("nobody").pw_uid
 BOOT = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 XID = "NVRM: Xid (PCI:0000:9b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."

@@ -20,6 +20,8 @@ from slurm_recovery.node.gpus import gpus_on_bus, job_of
 from tests.nvml.build import build
 from tests.nvml.state import Gpu, State
 
+pytestmark = pytest.mark.timing  # deadlines: alone on the machine
+
 REPOSITORY = Path(__file__).parents[2]
 QUICK = 1.0  # seconds that all but the calls that hang may take, on a loaded machine
 PTRACE_SEIZE = 0x4206

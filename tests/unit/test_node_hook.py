@@ -25,6 +25,8 @@ from slurm_recovery.node_report import NodeReport
 from tests.nvml.build import build
 from tests.nvml.state import Gpu, State
 
+pytestmark = pytest.mark.timing  # deadlines: alone on the machine
+
 NOBODY = pwd.getpwnam("nobody").pw_uid
 ENTRIES = {"epilog": "epilog.d/50-slurm-recovery", "gate": "prolog.d/50-slurm-recovery", "health": "health_check"}
 GOOD = {"SLURM_JOB_EXIT_CODE": "0", "SLURM_JOB_EXIT_CODE2": "0:0", "SLURM_JOB_DERIVED_EC": "0"}

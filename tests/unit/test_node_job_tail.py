@@ -22,6 +22,8 @@ from slurm_recovery.node.job_tail import HEAD, MOST_ENTRIES, Job, batch_node, ex
 from slurm_recovery.node_report import Log, NodeGap
 from slurm_recovery.records import Attempt
 
+pytestmark = pytest.mark.timing  # deadlines: alone on the machine
+
 NOBODY = pwd.getpwnam("nobody").pw_uid
 MOST = 64 << 10
 ENVIRONMENT = {

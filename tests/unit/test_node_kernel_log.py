@@ -17,6 +17,8 @@ from slurm_recovery.detect.frame import frame
 from slurm_recovery.node import kernel_log
 from slurm_recovery.node.kernel_log import ALIKE, KernelLog, booted, read_kernel_log, shape, stamp
 
+pytestmark = pytest.mark.timing  # deadlines: alone on the machine
+
 MOST = 64 << 10
 WHEN = 1_764_446_400.25
 XID = "NVRM: Xid (PCI:0000:9b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."

@@ -26,7 +26,7 @@ PAGES = sorted({*REPOSITORY.glob("*.md"), *REPOSITORY.glob("*/README.md")})
 SLURMS = frozenset(
     "SlurmUser EpilogSlurmctld PrologSlurmctld TaskProlog JobFileAppend JobRequeue AdminComment ExcNodeList StartTime "
     "SpecialExit BadConstraints DependencyNeverSatisfied PartitionName SlurmdTimeout MinJobAge Reason JobId "
-    "State Epilog HealthCheckProgram HealthCheckInterval HealthCheckNodeState NodeName TIME".split()
+    "State Epilog ReturnToService HealthCheckProgram HealthCheckInterval HealthCheckNodeState NodeName TIME".split()
 )
 # Words of others.
 THEIRS = frozenset(["PrivateCluster"])
