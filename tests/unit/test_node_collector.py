@@ -259,7 +259,7 @@ def test_nvml_that_hangs_costs_only_itself(node: Node, work: Path) -> None:
     node.kernel(XID)
     began = time.monotonic()
     node.run("epilog", timeout=2, **job(work))
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 4
     report = node.report()
     assert "no answer within" in why(report, "nvml")
     assert len(report.gpus) == 2

@@ -332,7 +332,7 @@ def test_a_collector_that_hangs_is_ended_in_time(hooks: Hooks, how: str, entry: 
     hooks.script(HANGING[how])
     began = time.monotonic()
     assert hooks.run(entry) == 0  # and so slurmd's pipe was closed, which run() waits for
-    assert TIMEOUT - 0.1 < time.monotonic() - began < TIMEOUT + 1
+    assert TIMEOUT - 0.1 < time.monotonic() - began < TIMEOUT + 3
     assert "did not end in 1.0 s" in hooks.said
     assert gone(int(hooks.mark.read_text()))
     if "children" in how:
@@ -343,7 +343,7 @@ def test_children_that_outlive_the_collector_are_ended_and_not_waited_for(hooks:
     hooks.script("sleep 60 & echo $! > $0/child; exit 0")
     began = time.monotonic()
     assert hooks.run("epilog") == 0
-    assert time.monotonic() - began < 0.8
+    assert time.monotonic() - began < 3
     assert gone(int((hooks.folder / "child").read_text()))
 
 
@@ -452,7 +452,7 @@ def test_an_evidence_dir_that_hangs_costs_no_more_than_the_timeout(hooks: Hooks,
     hooks.real(**{"--evidence-dir": str(hanging)})
     began = time.monotonic()
     assert hooks.run("epilog") == 0
-    assert time.monotonic() - began < TIMEOUT + 1
+    assert time.monotonic() - began < TIMEOUT + 3
     assert "did not end" in hooks.said
 
 
@@ -462,14 +462,14 @@ def test_a_gate_whose_brake_hangs_stays_open(hooks: Hooks, hanging: Path) -> Non
     hooks.real(**{"--evidence-dir": str(hanging)})
     began = time.monotonic()
     assert hooks.run("gate") == 0
-    assert time.monotonic() - began < TIMEOUT + 1
+    assert time.monotonic() - began < TIMEOUT + 3
 
 
 def test_a_collector_that_lies_on_what_hangs_is_left_behind(hooks: Hooks, hanging: Path) -> None:
     hooks.collector([str(hanging / "python")])
     began = time.monotonic()
     assert hooks.run("epilog") == 0
-    assert time.monotonic() - began < TIMEOUT + 1
+    assert time.monotonic() - began < TIMEOUT + 3
 
 
 def test_a_kernel_log_and_a_job_log_that_hang_are_gaps(hooks: Hooks, hanging: Path) -> None:
@@ -477,6 +477,6 @@ def test_a_kernel_log_and_a_job_log_that_hang_are_gaps(hooks: Hooks, hanging: Pa
     job = {"SLURM_JOB_UID": str(NOBODY), "SLURM_NODELIST": "n1", "SLURM_JOB_WORK_DIR": str(hanging)}
     began = time.monotonic()
     assert hooks.run("epilog", FAILED | job) == 0
-    assert time.monotonic() - began < 4
+    assert time.monotonic() - began < 6
     gaps = {gap.source: gap.why for gap in report(hooks).gaps}
     assert gaps["kernel_log"] == gaps["job_log"] == "no answer in time"

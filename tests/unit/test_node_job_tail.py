@@ -148,7 +148,7 @@ def test_a_log_of_a_gigabyte_costs_no_more(work: Path) -> None:
         file.truncate(1 << 30)
     began = time.monotonic()
     logs, _ = read(job(work, stdout="log"), most=1 << 20)
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 3
     assert [(log.offset, len(text(log))) for log in logs] == [(0, HEAD), ((1 << 30) - (1 << 20), 1 << 20)]
 
 
@@ -264,7 +264,7 @@ def test_hostile_patterns_end_soon_and_in_words(work: Path) -> None:
     ):
         began = time.monotonic()
         logs, why = read(job(work, stdout=pattern))
-        assert time.monotonic() - began < 2, pattern
+        assert time.monotonic() - began < 5, pattern
         assert not logs, pattern
         assert why, pattern
 
@@ -274,7 +274,7 @@ def test_a_log_that_hangs_is_given_up(work: Path) -> None:
     began = time.monotonic()
     with Part("job_log", "log", lambda: time.sleep(60) or {}, NOBODY, time.monotonic() + 0.3) as part:
         assert part.answer() == {"gaps": [{"source": "job_log", "what": "log", "why": "no answer in time"}]}
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 3
 
 
 def test_the_reader_holds_nothing_of_roots(work: Path) -> None:

@@ -149,7 +149,7 @@ def test_a_flood_is_read_to_where_it_was_when_we_began() -> None:
 def unreadable(path: Path, timeout: float = 5) -> str:
     began = time.monotonic()
     read = read_kernel_log(str(path), 0.0, MOST, timeout)
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 3
     assert read.text == ""
     return why(read)
 
@@ -291,7 +291,7 @@ def test_a_journal_that_hangs_or_is_not_there_is_a_gap(journalctl: Callable[[str
     journalctl(f"echo '{JOURNAL.splitlines()[1].replace(chr(39), chr(34))}'; exec sleep 60")
     began = time.monotonic()
     read = read_kernel_log("journal", 0, MOST, 0.5)
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 5
     assert "Xid" in read.text
     assert why(read) == "did not end in time"
     journalctl("echo No journal files were found. >&2; echo '-- No entries --'")
