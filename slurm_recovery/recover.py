@@ -175,8 +175,9 @@ class Recovery:
         self, incident: Incident, attempt: Attempt, job: Job, turn: Turn, *, requeued: Job | None
     ) -> Incident:
         """Record the observation and the decision; then act on it where the mode says so."""
+        asked = self._asked.setdefault(incident.id, self.now())
         reports = self._judge.reports(attempt, turn)
-        if reports.missing and self._may_still_come(incident):
+        if reports.missing and self._may_still_come(asked):
             return incident
         judgement = self._judge.judge(incident, attempt, turn, requeued=requeued, reports=reports)
         decision = judgement.decision
@@ -261,10 +262,12 @@ class Recovery:
     def _hold_timeout(self) -> float:
         return self.config.settings.hold_timeout
 
-    def _may_still_come(self, incident: Incident) -> bool:
-        """Whether a report that is missing may yet show: file systems tell other hosts of a new file with a delay."""
-        begin = self._asked.setdefault(incident.id, self.now())
-        return 0 <= self.now() - begin < self.config.settings.evidence_wait
+    def _may_still_come(self, asked: float) -> bool:
+        """Whether a report that is missing may yet show: file systems tell other hosts of a new file with a delay.
+
+        One that does not answer has used up the time by that.
+        """
+        return 0 <= self.now() - asked < self.config.settings.evidence_wait
 
     def _held_too_long(self, incident: Incident) -> bool:
         age = self.now() - incident.times.get("held", self.now())
