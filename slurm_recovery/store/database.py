@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, create_engine, event, make_url
@@ -61,13 +62,16 @@ class Database:
         self.engine.dispose()
 
 
-def connect(text: str, timeout: float) -> Database:
-    """A database by URL. SQLite's file is made here; MariaDB is not spoken to before the first `run`."""
+def connect(text: str, timeout: float, *, answer: float = 0.0) -> Database:
+    """A database by URL. SQLite's file is made here; MariaDB is not spoken to before the first `run`.
+
+    `answer`: seconds that one statement of MariaDB may take, where that is more than the timeout.
+    """
     url = _parsed(text)
     if url.get_backend_name() == "sqlite":
         where, build = url.database or ":memory:", _sqlite
     else:
-        where, build = url.set(query={}).render_as_string(), _mariadb
+        where, build = url.set(query={}).render_as_string(), partial(_mariadb, answer=answer)
     with translated(where):
         return Database(build(url, timeout), where, timeout)
 
@@ -131,14 +135,14 @@ def _begin(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
 
 
-def _mariadb(url: URL, timeout: float) -> Engine:
+def _mariadb(url: URL, timeout: float, answer: float) -> Engine:
     seconds = max(1, int(timeout / 4))
     settings = f"innodb_lock_wait_timeout={seconds}, lock_wait_timeout={seconds}, sql_mode='TRADITIONAL'"
     return create_engine(
         url.set(drivername="mysql+pymysql").update_query_dict({"charset": "utf8mb4"}),
         connect_args={
             "connect_timeout": max(timeout, 0.1),
-            "read_timeout": max(timeout, seconds + 1),
+            "read_timeout": max(timeout, seconds + 1, answer),
             "write_timeout": max(timeout, 0.1),
             "init_command": f"SET SESSION {settings}",
         },

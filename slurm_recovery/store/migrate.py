@@ -6,6 +6,7 @@ second. Two processes may open an empty store at once: one upgrades, the other w
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from sqlalchemy import Connection, inspect, text
@@ -14,18 +15,27 @@ from slurm_recovery.store.database import Database
 from slurm_recovery.store.errors import StoreBusy, StoreCorrupt, StoreTooNew
 from slurm_recovery.store.schema import HEAD
 
+UPGRADE_TIME = 300.0  # seconds
 VERSION_TABLE = "alembic_version"
 MIGRATIONS = Path(__file__).parent / "migrations"
 
 
-def bring_up_to_date(database: Database) -> None:
-    """Raises StoreTooNew where the database's revision is not known here."""
+def bring_up_to_date(database: Database, patient: Callable[[], Database]) -> None:
+    """Raises StoreTooNew where the database's revision is not known here.
+
+    `patient` opens the same MariaDB so that a statement may take UPGRADE_TIME: one that makes an index takes long.
+    """
     found = database.run(revision)
     if found == HEAD:
         return
     if found is not None and not found < HEAD:
         raise StoreTooNew(database.where, f"its schema is {found}, this release knows schemas up to {HEAD}")
-    database.run(lambda connection: _upgrade_alone(database, connection), write=True)
+    upgrading = database if database.is_sqlite else patient()
+    try:
+        upgrading.run(lambda connection: _upgrade_alone(upgrading, connection), write=True)
+    finally:
+        if upgrading is not database:
+            upgrading.close()
     if database.run(revision) != HEAD:
         raise StoreCorrupt(database.where, f"the upgrade to schema {HEAD} left another one behind")
 

@@ -20,7 +20,7 @@ from slurm_recovery.store import schema
 from slurm_recovery.store.database import Database, connect
 from slurm_recovery.store.errors import StoreConflict, StoreCorrupt
 from slurm_recovery.store.ledger import Ledger
-from slurm_recovery.store.migrate import bring_up_to_date
+from slurm_recovery.store.migrate import UPGRADE_TIME, bring_up_to_date
 from slurm_recovery.store.rows import column, identity, incident_of, incident_row, step_row
 from slurm_recovery.store.schema import NO_START
 from slurm_recovery.store.step import Step
@@ -53,7 +53,7 @@ class Store:
         """
         database = connect(url, timeout)
         try:
-            bring_up_to_date(database)
+            bring_up_to_date(database, lambda: connect(url, timeout, answer=UPGRADE_TIME))
         except BaseException:
             database.close()
             raise
