@@ -172,6 +172,7 @@ class Isolation:
     def _settle(self, faults: Iterable[Fault]) -> None:
         """Into the ledger, then to the rows; and what they say is done."""
         found = list(faults)
+        self._hear()
         events = self._events()
         for fault in found:
             event = fault_event(fault, self.cluster)
@@ -242,6 +243,11 @@ class Isolation:
             if event.action is NodeAction.DRAIN
             or (event.action is NodeAction.RESUME and event.result not in (Result.DONE, Result.ALREADY))
         }
+
+    def _hear(self) -> None:
+        """What administrators did to nodes that we drained, before anything else is done there."""
+        if self._drained_by_us():
+            self._bring_back({})
 
     def _bring_back(self, health: Mapping[str, Health]) -> None:
         world = self._world()

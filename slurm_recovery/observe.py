@@ -15,7 +15,7 @@ from slurm_recovery.config.settings import Settings
 from slurm_recovery.detect.readings import evidence_of, gaps_of
 from slurm_recovery.detect.scan import scan
 from slurm_recovery.detect.signature import Signature
-from slurm_recovery.evidence.joblog import Bounds, JobLog, open_log
+from slurm_recovery.evidence.joblog import NO_FORMER, Bounds, Former, JobLog, mark_of, marked, open_log
 from slurm_recovery.evidence.node_reports import LogPiece, Reports, log_pieces, read_reports
 from slurm_recovery.evidence.paths import log_paths
 from slurm_recovery.evidence.pieces import ahead, side_by_side
@@ -196,6 +196,7 @@ class Observer:
             log_tail=snapshot(_tail(first), self.settings.snapshot_bytes) if first else "",
             log_end=first.size if first else 0,
             log_inode=first.inode if first else 0,
+            log_mark=_mark(first) if first else "",
             boots={report.node: report.boot_id for report in reports.reports if report.boot_id},
         )
         return self.consult(seen)
@@ -209,8 +210,7 @@ class Observer:
             path,
             attempt.user_id,
             bounds,
-            start=before.log_end if before else 0,
-            inode=before.log_inode if before else 0,
+            Former(before.log_end, before.log_inode, before.log_mark, attempt.start_time) if before else NO_FORMER,
         )
 
     def _traces(self, attempt: Attempt) -> Traces:
@@ -239,12 +239,19 @@ def _of_this_run(piece: LogPiece, path: str, earlier: Sequence[Incident]) -> Log
     before = next((i.observation for i in earlier if i.observation and i.observation.log_path == path), None)
     if before is None or before.log_inode != piece.inode or before.log_end > piece.size:
         return piece
-    old = max(0, before.log_end - piece.offset)
-    return piece._replace(offset=piece.offset + old, data=piece.data[old:])
+    old = before.log_end - piece.offset
+    first = old - marked(before.log_mark)
+    if piece.size == before.log_end or first < 0 or mark_of(piece.data[first:old]) != before.log_mark:
+        return piece
+    return piece._replace(offset=before.log_end, data=piece.data[old:])
 
 
 def _tail(log: JobLog | LogPiece) -> bytes:
     return log.data if isinstance(log, LogPiece) else log.tail
+
+
+def _mark(log: JobLog | LogPiece) -> str:
+    return mark_of(log.data) if isinstance(log, LogPiece) else log.mark
 
 
 def _sent(gap: Gap, pieces: Sequence[LogPiece]) -> Gap:

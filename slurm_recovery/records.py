@@ -192,6 +192,7 @@ class Observation(Record):
     log_tail: str = ""  # a snapshot: the restart may truncate the file
     log_end: int = 0  # bytes in the log when the attempt ended: where the next attempt's lines begin
     log_inode: int = 0
+    log_mark: str = ""  # of the log's last bytes then: whether they are still there tells an append from a rewrite
     boots: dict[str, str] = {}  # the kernel's boot_id of each node that reported
 
 

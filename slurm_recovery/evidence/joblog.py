@@ -9,6 +9,7 @@ are read: a cascade's first words and its last.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import stat
 import struct
@@ -21,6 +22,7 @@ from slurm_recovery.evidence.as_user import Child, Refused, TooLate, Write
 from slurm_recovery.evidence.pieces import GZIP, Unpacked
 from slurm_recovery.records import Gap, Source
 
+MARKED = 4096  # bytes by which a former attempt's end is known again
 _HEADER = struct.Struct("!cQQQQ")  # +, inode, size, where this attempt's bytes begin, length of the tail that follows
 _FRAME = struct.Struct("!cQQ")  # +, offset in the file, length of the bytes that follow
 _NOT_REGULAR = "not a regular file"
@@ -33,6 +35,33 @@ class Bounds(NamedTuple):
     most: int
     timeout: float
     tail: int = 64 << 10
+
+
+class Former(NamedTuple):
+    """Where an earlier attempt's bytes end, by its observation; and when this attempt started.
+
+    Slurm truncates the file at a restart, and keeps its inode, unless the job appends: then `mark` is still there.
+    """
+
+    end: int = 0
+    inode: int = 0
+    mark: str = ""
+    started: float | None = None
+
+
+NO_FORMER = Former()
+
+
+def mark_of(data: bytes) -> str:
+    """A log's last bytes in short: their number and their digest."""
+    last = data[-MARKED:]
+    return f"{len(last)}:{hashlib.sha256(last).hexdigest()[:32]}" if last else ""
+
+
+def marked(mark: str) -> int:
+    """How many bytes a mark speaks of."""
+    number = mark.partition(":")[0]
+    return int(number) if number.isdigit() else 0
 
 
 class Part(NamedTuple):
@@ -55,6 +84,7 @@ class JobLog:
         self.path, self.gaps = path, [_gap(path, why) for why in _too_long(self.size - self.begin, bounds)]
         self._child, self._bounds = child, bounds
         self.tail = child.read(length)
+        self.mark = mark_of(self.tail)
         self._read_to, self._packed, self._why = self.begin, False, "the file became shorter"
 
     def parts(self) -> Iterator[Part]:
@@ -110,10 +140,10 @@ class JobLog:
 
 
 @contextlib.contextmanager
-def open_log(path: str, user_id: int, bounds: Bounds, *, start: int = 0, inode: int = 0) -> Iterator[JobLog | Gap]:
-    """The log, to be read inside the block; none of it before byte `start` of the file with that `inode`."""
+def open_log(path: str, user_id: int, bounds: Bounds, former: Former = NO_FORMER) -> Iterator[JobLog | Gap]:
+    """The log, to be read inside the block, without what a former attempt left in it."""
     deadline = time.monotonic() + bounds.timeout
-    with Child(lambda write: _send(write, path, user_id, bounds, (start, inode)), user_id, deadline) as child:
+    with Child(lambda write: _send(write, path, user_id, bounds, former), user_id, deadline) as child:
         try:
             header = child.read(_HEADER.size)
             answer = JobLog(path, child, bounds, header) if _is_header(header) else None
@@ -139,7 +169,7 @@ def _too_long(size: int, bounds: Bounds) -> list[str]:
     return [f"{unread} of {size} bytes, in its middle, were not read (LogBytes)"] if unread > 0 else []
 
 
-def _send(write: Write, path: str, user_id: int, bounds: Bounds, since: tuple[int, int]) -> None:
+def _send(write: Write, path: str, user_id: int, bounds: Bounds, former: Former) -> None:
     """In the child: the header, the tail, then frame after frame."""
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     status = os.fstat(handle)
@@ -147,8 +177,7 @@ def _send(write: Write, path: str, user_id: int, bounds: Bounds, since: tuple[in
         raise Refused(_NOT_REGULAR)
     if status.st_uid != user_id:
         raise Refused(_NOT_OWNER.format(found=status.st_uid, wanted=user_id))
-    start, inode = since
-    begin = start if status.st_ino == inode and status.st_size >= start else 0
+    begin = _begin(handle, status, former)
     size = status.st_size
     tail = os.pread(handle, min(bounds.tail, size - begin), max(begin, size - bounds.tail))
     write(_HEADER.pack(b"+", status.st_ino, size, begin, len(tail)) + tail)
@@ -157,6 +186,18 @@ def _send(write: Write, path: str, user_id: int, bounds: Bounds, since: tuple[in
             write(_FRAME.pack(b"+", first, len(data)))
             write(data)
             first += len(data)
+
+
+def _begin(handle: int, status: os.stat_result, former: Former) -> int:
+    """Where this attempt's bytes begin: behind the former's, where those are still there."""
+    if status.st_ino != former.inode or status.st_size < former.end:
+        return 0
+    length = marked(former.mark)
+    if former.mark and mark_of(os.pread(handle, length, former.end - length)) != former.mark:
+        return 0
+    # As long as before, and written since the start: the same words once more, not an append of nothing.
+    again = status.st_size == former.end and former.started is not None and status.st_mtime >= former.started
+    return 0 if again else former.end
 
 
 def _spans(begin: int, end: int, most: int) -> tuple[tuple[int, int], ...]:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import pytest
 
 from slurm_recovery.detect.lines import PIECE
-from slurm_recovery.evidence.joblog import Bounds, open_log
+from slurm_recovery.evidence.joblog import NO_FORMER, Bounds, Former, mark_of, open_log
 from slurm_recovery.records import Gap
 
 NOBODY = pwd.getpwnam("nobody").pw_uid
@@ -41,16 +41,16 @@ class Whole(NamedTuple):
 BOUNDS = Bounds(LIMIT, 2)
 
 
-def read(path: Path | str, uid: int = NOBODY, bounds: Bounds = BOUNDS, **since: int) -> Whole | Gap:
-    with open_log(str(path), uid, bounds, **since) as log:
+def read(path: Path | str, uid: int = NOBODY, bounds: Bounds = BOUNDS, former: Former = NO_FORMER) -> Whole | Gap:
+    with open_log(str(path), uid, bounds, former) as log:
         if isinstance(log, Gap):
             return log
         parts = [(part.offset, b"".join(part.pieces)) for part in log.parts()]
         return Whole(parts, log.tail, log.size, log.inode, [gap.why for gap in log.gaps])
 
 
-def whole(path: Path | str, bounds: Bounds = BOUNDS, **since: int) -> Whole:
-    answer = read(path, bounds=bounds, **since)
+def whole(path: Path | str, bounds: Bounds = BOUNDS, former: Former = NO_FORMER) -> Whole:
+    answer = read(path, bounds=bounds, former=former)
     assert isinstance(answer, Whole)
     return answer
 
@@ -160,14 +160,16 @@ def test_a_packed_log_is_unpacked_within_the_same_bounds(open_folder: Path) -> N
 
 def test_only_this_attempts_part_of_an_appended_file(open_folder: Path) -> None:
     log = owned(open_folder / "log", b"first attempt\nsecond attempt\n")
-    answer = whole(log, start=14, inode=log.stat().st_ino)
+    former = Former(14, log.stat().st_ino, mark_of(b"first attempt\n"))
+    answer = whole(log, former=former)
     assert (answer.parts, answer.tail) == ([(14, b"second attempt\n")], b"second attempt\n")
 
 
 def test_a_truncated_or_new_file_is_read_from_its_begin(open_folder: Path) -> None:
     log = owned(open_folder / "log", b"second\n")
-    for options in ({"start": 1000, "inode": log.stat().st_ino}, {"start": 3, "inode": 1}):
-        assert whole(log, **options).parts == [(0, b"second\n")]
+    inode = log.stat().st_ino
+    for former in (Former(1000, inode), Former(3, 1), Former(3, inode, mark_of(b"fir"))):
+        assert whole(log, former=former).parts == [(0, b"second\n")]
 
 
 def test_missing_and_impossible_paths_are_gaps(open_folder: Path) -> None:
@@ -193,3 +195,18 @@ def test_no_child_is_left_and_we_are_still_root(open_folder: Path) -> None:
         os.waitpid(-1, os.WNOHANG)
     assert os.geteuid() == 0
     assert stat.S_ISREG((open_folder / "log").stat().st_mode)
+
+
+def test_the_same_words_once_more_are_this_attempts(open_folder: Path) -> None:
+    """Slurm truncates the file at a restart and keeps its inode; a job that fails alike writes as much again."""
+    log = owned(open_folder / "log", b"OSError: stale\n")
+    status = log.stat()
+    former = Former(15, status.st_ino, mark_of(b"OSError: stale\n"), status.st_mtime - 5)
+    assert whole(log, former=former).parts == [(0, b"OSError: stale\n")]
+    assert whole(log, former=former._replace(started=status.st_mtime + 5)).parts == [], "appended nothing"
+
+
+def test_a_rewritten_file_that_is_longer_is_this_attempts_from_its_begin(open_folder: Path) -> None:
+    log = owned(open_folder / "log", b"step 1\nstep 2\nTraceback: CUDA error\n")
+    former = Former(15, log.stat().st_ino, mark_of(b"step 1\nOSError\n"), 0.0)
+    assert whole(log, former=former).parts[0][0] == 0
