@@ -61,10 +61,12 @@ class Suspects:
 
         `attributions`: of this attempt, then of the job's earlier ones; `users`: the nodes of the job's own --exclude.
         """
+        threshold = self.config.settings.suspicion_exclude
+        if threshold >= 1:
+            return ()
         found = self.suspicions(self.runs(), attempt.user)
         named = {*users, *(node for one in attributions for node in one.suspect_nodes)}
         spares = [node.name for node in nodes.values() if can_start_on(node, job) and node.name not in named]
-        threshold = self.config.settings.suspicion_exclude
         return avoid(found, attempt.nodes, spares, threshold, _unexplained(attributions), attempt.job_id)
 
 

@@ -206,7 +206,8 @@ class Settings(Policy):
     common_cause_time: Seconds = Field(600, ge=10, description="How near to each other such failures lie.")
     health_age: Seconds = Field(900, ge=10, description="Age up to which a node's clean check counts as fresh.")
     suspicion_exclude: float = Field(
-        0.5, ge=0, le=1, description="Suspicion from which on a restart avoids a node that no evidence names."
+        0.5, ge=0, le=1, description="Suspicion from which on a restart avoids a node that no evidence names. "
+        "1: none is avoided, and no other nodes are tried."
     )
     suspicion_drain: float = Field(
         0.95,
