@@ -134,7 +134,9 @@ def test_a_user_releases_the_job_that_we_hold(site: Site) -> None:
     job = cluster.sbatch(script=f"{SLOW}; {FAIL_ONCE}")
     successor = cluster.sbatch(f"--dependency=afterok:{job}", script="true")
     site.wait_stage(job, Stage.HELD)
-    cluster.run("scontrol", "release", str(job))
+    # The stage is on record before the deed: until then Slurm says that the job has finished.
+    released = ("scontrol", "release", str(job))
+    cluster.wait_for(lambda: cluster.run(*released, check=False).returncode == 0, what="a hold to release")
     (cluster.work / f"go-{job}").touch()
     cluster.wait(successor, "COMPLETED")
     assert closed(site, job).stage is Stage.RUNNING
