@@ -42,11 +42,8 @@ class Judge:
     cluster: str
     store: Store
     observer: Observer
+    suspects: Suspects
     now: Clock
-
-    @property
-    def _suspects(self) -> Suspects:
-        return Suspects(self.config, self.cluster, self.store, self.now)
 
     def reports(self, attempt: Attempt, turn: Turn) -> Reports:
         """What the attempt's nodes wrote down, so far."""
@@ -88,7 +85,7 @@ class Judge:
         job = turn.jobs.get(attempt.job_id)
         if job is None:
             return ()
-        return self._suspects.avoided(attempt, told, job, turn.nodes, self.users(incident, job))
+        return self.suspects.avoided(attempt, told, job, turn.nodes, self.users(incident, job))
 
     def _alike(self, attempt: Attempt, attribution: Attribution) -> Alike:
         """Who else failed for this reason lately."""

@@ -204,7 +204,7 @@ class Observer:
     def _open(
         self, path: str, attempt: Attempt, earlier: Sequence[Incident]
     ) -> AbstractContextManager[JobLog | Gap]:
-        before = next((i.observation for i in earlier if i.observation and i.observation.log_path == path), None)
+        before = _former(path, earlier)
         bounds = Bounds(self.settings.log_bytes, self.settings.log_timeout, max(self.settings.snapshot_bytes, LOG_TAIL))
         return open_log(
             path,
@@ -234,9 +234,14 @@ class Observer:
         )
 
 
+def _former(path: str, earlier: Sequence[Incident]) -> Observation | None:
+    """What the last attempt that wrote this log left of it."""
+    return next((i.observation for i in earlier if i.observation and i.observation.log_path == path), None)
+
+
 def _of_this_run(piece: LogPiece, path: str, earlier: Sequence[Incident]) -> LogPiece:
     """The piece without what earlier attempts wrote into the same file."""
-    before = next((i.observation for i in earlier if i.observation and i.observation.log_path == path), None)
+    before = _former(path, earlier)
     if before is None or before.log_inode != piece.inode or before.log_end > piece.size:
         return piece
     old = before.log_end - piece.offset

@@ -66,7 +66,7 @@ class Recovery:
             self.config, self.cluster, self.slurm, self.store, self.observer, self._suspects, self.now
         )
         self._intake = Intake(self.cluster, self.store, self.spool, self._actor, self._suspects, self.now)
-        self._judge = Judge(self.config, self.cluster, self.store, self.observer, self.now)
+        self._judge = Judge(self.config, self.cluster, self.store, self.observer, self._suspects, self.now)
         self._steps = {
             Stage.DETECTED: self._detected,
             Stage.HELD: self._held,
