@@ -47,7 +47,7 @@ class Judge:
 
     def reports(self, attempt: Attempt, turn: Turn) -> Reports:
         """What the attempt's nodes wrote down, so far."""
-        mode = effective_mode(self.config.policy(attempt.partition), attempt.comment)
+        mode = effective_mode(self.config.policy(attempt.partition), attempt)
         return Reports() if mode is Mode.OFF else self.observer.reports(attempt, turn.down(attempt))
 
     def judge(
@@ -55,7 +55,7 @@ class Judge:
     ) -> Judgement:
         """`requeued`: the job, where somebody else has put it back into the queue."""
         earlier = self.store.history(attempt)
-        mode = effective_mode(self.config.policy(attempt.partition), attempt.comment)
+        mode = effective_mode(self.config.policy(attempt.partition), attempt)
         observation = Observation(attempt=attempt)
         if mode is not Mode.OFF:
             seen = incident.observation.down_nodes if incident.observation else ()

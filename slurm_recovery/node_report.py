@@ -70,6 +70,32 @@ class Log(Part):
     data: str = ""
 
 
+class SavedCheckpoint(Part):
+    """A complete checkpoint, see records.Checkpoint."""
+
+    path: str = Field(max_length=4096)
+    format: str = Field("", max_length=64)
+    step: int | None = Field(None, ge=0, lt=1 << 63)
+    began: float | None = None
+    time: float
+
+
+class PassedCheckpoint(Part):
+    """One that was passed over, and why."""
+
+    path: str = Field(max_length=4096)
+    why: str = Field(max_length=500)
+
+
+class Checkpoints(Part):
+    """The job's folder of checkpoints at its end; read as the job's user, on the batch node only."""
+
+    folder: str = Field(max_length=4096)
+    newest: SavedCheckpoint | None = None
+    earlier: tuple[SavedCheckpoint, ...] = Field((), max_length=32)
+    passed: tuple[PassedCheckpoint, ...] = Field((), max_length=32)
+
+
 class NodeGap(Part):
     """What the node could not read. `source` is a value of records.Source."""
 
@@ -100,4 +126,5 @@ class NodeReport(Part):
     kernel: str = ""  # lines as dmesg --time-format=iso prints them, oldest first
     kernel_since: float = 0.0  # no line before this was looked at
     logs: tuple[Log, ...] = ()
+    checkpoints: Checkpoints | None = None  # None: no folder is known, or this is not the batch node
     gaps: tuple[NodeGap, ...] = ()

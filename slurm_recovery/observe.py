@@ -22,6 +22,7 @@ from slurm_recovery.evidence.pieces import ahead, side_by_side
 from slurm_recovery.evidence.trace_dumps import Traces, read_traces
 from slurm_recovery.hooks.spool import Event
 from slurm_recovery.hostlist import HostlistError, expand
+from slurm_recovery.job_options import SPANK
 from slurm_recovery.records import Attempt, Evidence, Gap, Incident, Observation, Role, Source
 from slurm_recovery.slurm.port import Job, Node
 
@@ -115,6 +116,7 @@ def _told(event: Event, cluster: str) -> Attempt:
         work_dir=told.get("SLURM_JOB_WORK_DIR", ""),
         stdout=told.get("SLURM_JOB_STDOUT", ""),
         comment=told.get("SLURM_JOB_COMMENT", "")[:TEXT],
+        spank={name: told[name][:TEXT] for name in SPANK.values() if told.get(name)},
     )
 
 

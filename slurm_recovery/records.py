@@ -42,6 +42,7 @@ class Source(StrEnum):
     NVML = "nvml"
     NODE = "node"  # what a node wrote down of itself; a report that is missing or refused is a gap of this source
     FLIGHT_RECORDER = "flight_recorder"
+    CHECKPOINT = "checkpoint"  # the job's folder of checkpoints, looked at by its batch node as its user
     ATTRIBUTOR = "attributor"
 
 
@@ -110,6 +111,7 @@ class Attempt(Record):
     stdout: str = ""
     stderr: str = ""
     comment: str = ""
+    spank: dict[str, str] = {}  # SPANK_RECOVERY...: what the job's owner said by options of sbatch; see job_options.py
 
     @property
     def label(self) -> str:
@@ -180,6 +182,43 @@ class Attribution(Record):
         return tuple(suspect.node for suspect in self.suspects)
 
 
+class Checkpoint(Record):
+    """A complete checkpoint as its batch node saw it at the attempt's end. Only its owner's word vouches for it."""
+
+    path: str
+    format: str
+    step: int | None = None  # None where neither its name nor its files tell one
+    began: float | None = None  # when its first file was begun, where that can be told
+    time: float  # when its last file was written
+
+
+class PassedOver(Record):
+    """A checkpoint newer than the newest complete one, and why it cannot be started from."""
+
+    path: str
+    why: str
+
+
+class Progress(Record):
+    """How far an attempt had come when it ended. `folder` is "" where nobody knows of one."""
+
+    folder: str = ""
+    newest: Checkpoint | None = None
+    earlier: tuple[Checkpoint, ...] = ()  # the complete ones before it, newest first, a few
+    passed: tuple[PassedOver, ...] = ()
+    log_step: int | None = None  # of the last step line in this attempt's log
+    log_step_time: float | None = None  # where that line tells one
+    first_log_step: int | None = None
+    first_log_step_time: float | None = None
+
+    @property
+    def step(self) -> int | None:
+        """The step from which the job could go on, or, where no folder is known, which it had reached."""
+        if self.folder:
+            return self.newest.step if self.newest else None
+        return self.log_step
+
+
 class Observation(Record):
     """All that was known of an attempt when it was judged."""
 
@@ -194,6 +233,7 @@ class Observation(Record):
     log_inode: int = 0
     log_mark: str = ""  # of the log's last bytes then: whether they are still there tells an append from a rewrite
     boots: dict[str, str] = {}  # the kernel's boot_id of each node that reported
+    progress: Progress | None = None  # None: nobody could look
 
 
 class Decision(Record):

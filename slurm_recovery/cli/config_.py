@@ -67,6 +67,7 @@ def _sections(config: Config) -> Iterator[tuple[str, Section]]:
     yield "", config.settings
     yield from ((f"PartitionName={name} ", policy) for name, policy in config.partitions.items())
     yield from ((f"Reason={code} ", reason) for code, reason in config.reasons.items())
+    yield from ((f"CheckpointFormat={name} ", one) for name, one in config.checkpoint_formats.items())
 
 
 def _values(section: Section, prefix: str, origins: Mapping[str, str]) -> dict[str, tuple[str, str]]:
@@ -97,4 +98,7 @@ def document(config: Config) -> dict[str, Any]:
         "settings": of(config.settings, ""),
         "partitions": {name: of(policy, f"PartitionName={name} ") for name, policy in config.partitions.items()},
         "reasons": {code: of(reason, f"Reason={code} ") for code, reason in config.reasons.items()},
+        "checkpoint_formats": {
+            name: of(one, f"CheckpointFormat={name} ") for name, one in config.checkpoint_formats.items()
+        },
     }

@@ -14,11 +14,16 @@ from pydantic.fields import FieldInfo
 
 from slurm_recovery.config import values
 from slurm_recovery.config.sample import defaults
-from slurm_recovery.config.settings import ReasonPolicy, Section, Settings
+from slurm_recovery.config.settings import CheckpointFormat, ReasonPolicy, Section, Settings
 from slurm_recovery.config.values import slurm_size, slurm_time
 
 # How a value is written, by the function that reads it.
-WRITTEN = {values.seconds: "time", values.size: "size", values.numbers: "number[,number...]"}
+WRITTEN = {
+    values.seconds: "time",
+    values.size: "size",
+    values.numbers: "number[,number...]",
+    values.job_options: "option[,option...]",
+}
 SHOWN = {values.seconds: slurm_time, values.size: slurm_size}
 
 
@@ -48,7 +53,7 @@ def declared(section: type[Section]) -> tuple[Declared, ...]:
 
 
 def every_key() -> tuple[Declared, ...]:
-    return (*declared(Settings), *declared(ReasonPolicy))
+    return (*declared(Settings), *declared(ReasonPolicy), *declared(CheckpointFormat))
 
 
 def _kind(field: FieldInfo) -> str:

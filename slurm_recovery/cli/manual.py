@@ -174,7 +174,7 @@ def _help(param: Any) -> str:
 
 def _recovery_conf() -> Page:
     from slurm_recovery.cli.declarations import declared
-    from slurm_recovery.config.settings import Policy, ReasonPolicy, Settings
+    from slurm_recovery.config.settings import CheckpointFormat, Policy, ReasonPolicy, Settings
 
     page = Page("recovery.conf", 5, _release(), "Slurm recovery")
     page.section("Name")
@@ -199,6 +199,13 @@ def _recovery_conf() -> Page:
         "otherwise. Where the fault is proven to be one node's, a reason may become another, or gain a suspect."
     )
     _reasons(page)
+    page.section("Checkpoint formats")
+    page.text(
+        "A line that begins with CheckpointFormat= and a name describes a kind of checkpoint of your own, beside those "
+        "that are known. These keys may follow:"
+    )
+    page.items(_key(one) for one in declared(CheckpointFormat))
+    page.verbatim(["CheckpointFormat=mine Pattern=ckpt-{step} Marker=DONE"])
     page.section("Signatures")
     _signatures(page)
     page.section("Files")

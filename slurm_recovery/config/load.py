@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TypeVar
@@ -11,7 +12,7 @@ from pydantic import ValidationError
 
 from slurm_recovery.attribute.reasons import REASONS
 from slurm_recovery.config.confile import ConfigError, Pair, read_lines
-from slurm_recovery.config.settings import Config, Policy, ReasonPolicy, Section, Settings, keys
+from slurm_recovery.config.settings import CheckpointFormat, Config, Policy, ReasonPolicy, Section, Settings, keys
 from slurm_recovery.hostlist import HostlistError, expand
 
 S = TypeVar("S", bound=Section)
@@ -23,6 +24,7 @@ def load(path: Path) -> Config:
     general: list[Pair] = []
     partitions: dict[str, list[Pair]] = {}
     reasons: dict[str, list[Pair]] = {}
+    formats: dict[str, list[Pair]] = {}
     for first, *rest in read_lines(path):
         match first.key.lower():
             case "partitionname":
@@ -30,6 +32,8 @@ def load(path: Path) -> Config:
                     partitions.setdefault(name, []).extend(rest)
             case "reason":
                 reasons.setdefault(_known_reason(first), []).extend(rest)
+            case "checkpointformat":
+                formats.setdefault(_format_name(first), []).extend(rest)
             case _:
                 general += [first, *rest]
     origins: dict[str, str] = {}
@@ -44,8 +48,25 @@ def load(path: Path) -> Config:
         reasons={
             code: _build(ReasonPolicy, pairs, f"Reason={code} ", {}, origins) for code, pairs in reasons.items()
         },
+        checkpoint_formats={
+            name: _format(pairs, f"CheckpointFormat={name} ", origins) for name, pairs in formats.items()
+        },
         origins=origins,
     )
+
+
+def _format_name(pair: Pair) -> str:
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]{0,31}", pair.value):
+        raise ConfigError(pair.origin, f"CheckpointFormat={pair.value}", "at most 32 letters, digits, _ and -")
+    return pair.value
+
+
+def _format(pairs: list[Pair], prefix: str, origins: dict[str, str]) -> CheckpointFormat:
+    found = _build(CheckpointFormat, pairs, prefix, {}, origins)
+    if not found.pattern:
+        where = pairs[0].origin if pairs else "recovery.conf"
+        raise ConfigError(where, f"{prefix.strip()}: no Pattern", "as Pattern=ckpt-{step} Marker=DONE")
+    return found
 
 
 def _names(pair: Pair) -> tuple[str, ...]:

@@ -17,6 +17,9 @@ _TAIL = """\
 
 # What to do for one reason (srecover explain --rules lists them):
 #Reason=nccl_timeout Action=requeue MaxRequeues=2
+
+# A kind of checkpoint of your own; {step} stands for its step:
+#CheckpointFormat=mine Pattern=ckpt-{step} Marker=DONE
 """
 
 

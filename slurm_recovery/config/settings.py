@@ -14,7 +14,8 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_pascal
 
-from slurm_recovery.config.values import Bytes, Numbers, Seconds, Word
+from slurm_recovery.config.values import Bytes, JobOptionNames, Numbers, Seconds, Word
+from slurm_recovery.job_options import NAMES
 from slurm_recovery.records import Trust, Verdict
 
 
@@ -79,6 +80,26 @@ class Policy(Section):
         YesNo.YES,
         description="Whether Mode=act also drains a node whose own kernel or NVML tells of a fault, and resumes it "
         "when the fault is over. no: it is only recorded.",
+    )
+
+
+    stop_after_no_progress: int = Field(
+        3,
+        ge=0,
+        le=1000,
+        description="Restarts in a row after which a job had no newer checkpoint and no later step: then it is not "
+        "restarted again. 0: progress is not looked at.",
+    )
+    shrink_after: Seconds = Field(
+        600,
+        ge=0,
+        description="How long a restart waits for the nodes that it wants before it asks for fewer, where the job "
+        "said that it can do with fewer (--recovery-min-nodes).",
+    )
+    job_options: JobOptionNames = Field(
+        NAMES,
+        description="What a job's owner may say by sbatch --recovery... or --comment: all, none, or some of mode, "
+        "checkpoint, max-requeues, log, min-nodes. max-requeues never exceeds MaxRequeues, mode never Mode.",
     )
 
 
@@ -185,6 +206,15 @@ class Settings(Policy):
         description="Whether the Prolog refuses a node with a proven, present GPU fault. Slurm drains the node then, "
         "and holds the job until it is released.",
     )
+    run_dir: str = Field(
+        "/run/slurm_recovery",
+        pattern=r"^/[^\x00-\x1f]*$",
+        description="Folder on each node, made by root, from which TaskProlog takes what a restarted job is told; %n "
+        "is the node's name.",
+    )
+    task_prolog_timeout: Seconds = Field(
+        5, ge=1, le=60, description="The longest that TaskProlog delays a task while it looks for a checkpoint."
+    )
     max_drains_per_hour: int = Field(4, ge=0, description="Nodes that we drain within an hour, on the whole cluster.")
     max_drained_share: int = Field(
         10,
@@ -232,14 +262,33 @@ class ReasonPolicy(Section):
     max_requeues: int | None = Field(None, ge=0, le=1000, description="Restarts of one job for this reason.")
 
 
+class CheckpointFormat(Section):
+    """A `CheckpointFormat=` line: a site's own kind of checkpoint."""
+
+    pattern: str = Field(
+        "",
+        pattern=r"^[^/\x00-\x1f]*\{step\}[^/\x00-\x1f{}]*$",
+        max_length=200,
+        description="Name of a checkpoint's file or folder; {step} stands for its step, * for anything.",
+    )
+    marker: str = Field(
+        "",
+        pattern=r"^[^/\x00-\x1f]*$",
+        max_length=200,
+        description="Name of the file that the job writes last: in the checkpoint's folder, or, beginning with a dot, "
+        "what is added to its name. Empty: it is complete as it stands.",
+    )
+
+
 class Config(BaseModel):
-    """Settings, the partitions' and reasons' own lines, and where each value came from."""
+    """Settings, the lines of partitions, reasons and checkpoint formats, and where each value came from."""
 
     model_config = ConfigDict(frozen=True)
 
     settings: Settings = Settings()
     partitions: dict[str, Policy] = {}
     reasons: dict[str, ReasonPolicy] = {}
+    checkpoint_formats: dict[str, CheckpointFormat] = {}
     origins: dict[str, str] = {}  # "MaxRequeues" or "PartitionName=train MaxRequeues": file:line
 
     def policy(self, partition: str) -> Policy:
@@ -260,4 +309,16 @@ def keys(section: type[Section]) -> dict[str, str]:
     return {(field.alias or name).lower(): name for name, field in section.model_fields.items()}
 
 
-__all__ = ["Backend", "Config", "Mode", "Policy", "ReasonPolicy", "Section", "Settings", "StopAction", "YesNo", "keys"]
+__all__ = [
+    "Backend",
+    "CheckpointFormat",
+    "Config",
+    "Mode",
+    "Policy",
+    "ReasonPolicy",
+    "Section",
+    "Settings",
+    "StopAction",
+    "YesNo",
+    "keys",
+]

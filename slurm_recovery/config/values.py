@@ -7,6 +7,8 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, PlainSerializer
 
+from slurm_recovery.job_options import NAMES
+
 _SIZE = re.compile(r"(\d+)\s*([KMGT]?)B?", re.IGNORECASE)
 
 
@@ -65,6 +67,23 @@ def numbers(value: object) -> object:
     return tuple(int(part) for part in value.split(",") if part)
 
 
+def job_options(value: object) -> object:
+    """`all`, `none`, or names of job options parted by commas."""
+    if not isinstance(value, str):
+        return value
+    words = [word.lower() for word in value.split(",") if word]
+    if words in (["all"], ["none"]):
+        return NAMES if words == ["all"] else ()
+    for word in words:
+        if word not in NAMES:
+            raise ValueError(f"not a job option: {word!r}; write all, none, or some of {','.join(NAMES)}")
+    return tuple(name for name in NAMES if name in words)
+
+
+def shown_job_options(names: tuple[str, ...]) -> str:
+    return "all" if set(names) == set(NAMES) else ",".join(names) or "none"
+
+
 def lower(value: object) -> object:
     return value.lower() if isinstance(value, str) else value
 
@@ -73,4 +92,5 @@ Seconds = Annotated[float, BeforeValidator(seconds), PlainSerializer(slurm_time)
 Bytes = Annotated[int, BeforeValidator(size), PlainSerializer(slurm_size)]
 
 Numbers = Annotated[tuple[int, ...], BeforeValidator(numbers), PlainSerializer(lambda row: ",".join(map(str, row)))]
+JobOptionNames = Annotated[tuple[str, ...], BeforeValidator(job_options), PlainSerializer(shown_job_options)]
 Word = BeforeValidator(lower)

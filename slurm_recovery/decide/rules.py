@@ -6,13 +6,13 @@ row to RULES.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from slurm_recovery.attribute.reasons import HARDWARE_TRIES, REASONS, advised, requeues
 from slurm_recovery.config.settings import Config, Mode, Policy, StopAction
 from slurm_recovery.decide.history import Ledger
+from slurm_recovery.job_options import JobOptions, allowed, read_options
 from slurm_recovery.records import Attempt, Attribution, Category, Decision, Trust, Verdict
 
 
@@ -246,23 +246,14 @@ def _delay(case: Case) -> float:
 
 
 _ORDER = (Mode.OFF, Mode.OBSERVE, Mode.ACT)
-_WISH = re.compile(r"\brecovery\s*[=:]\s*(\w*)", re.IGNORECASE)
-_WORDS = {
-    **dict.fromkeys(("off", "no", "none", "never", "false", "0"), Mode.OFF),
-    **dict.fromkeys(("act", "on", "yes", "true", "1"), Mode.ACT),
-}
 
 
-def wish(comment: str) -> Mode:
-    """What the job's owner asks for in `--comment`, `recovery=off` or `recovery=observe` among other words.
-
-    It only lowers what the site does; `act` asks for nothing. Of several the lowest counts, and a word that is
-    not known means observe: who says something about recovery and is not understood is better left alone.
-    """
-    said = [_WORDS.get(word.lower(), Mode.OBSERVE) for word in _WISH.findall(comment)]
-    return min(said, key=_ORDER.index, default=Mode.ACT)
+def options_of(attempt: Attempt, policy: Policy) -> JobOptions:
+    """What the job's owner says about its recovery, as far as the site lets him."""
+    return allowed(read_options(attempt.comment, attempt.spank), policy.job_options)
 
 
-def effective_mode(policy: Policy, comment: str) -> Mode:
+def effective_mode(policy: Policy, attempt: Attempt) -> Mode:
     """The site's mode, lowered by the job's own wish, never raised."""
-    return min(policy.mode, wish(comment), key=_ORDER.index)
+    wish = options_of(attempt, policy).mode
+    return min(policy.mode, Mode(wish) if wish else Mode.ACT, key=_ORDER.index)

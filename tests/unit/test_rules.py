@@ -140,12 +140,12 @@ def test_back_off_grows_with_fast_failures_in_a_row(fast: int, suspects: bool, d
 
 def test_a_wish_only_lowers_the_sites_mode() -> None:
     act, observe = Policy(mode=Mode.ACT), Policy(mode=Mode.OBSERVE)
-    assert effective_mode(act, "") is Mode.ACT
-    assert effective_mode(act, "team=x, recovery=OFF") is Mode.OFF
-    assert effective_mode(act, "recovery=observe,x") is Mode.OBSERVE
-    assert effective_mode(observe, "recovery=act") is Mode.OBSERVE
-    assert effective_mode(act, "norecovery=off") is Mode.ACT
-    assert effective_mode(act, "recovery=act recovery=off") is Mode.OFF
+    assert effective_mode(act, Attempt(cluster="c", job_id=1, comment="")) is Mode.ACT
+    assert effective_mode(act, Attempt(cluster="c", job_id=1, comment="team=x, recovery=OFF")) is Mode.OFF
+    assert effective_mode(act, Attempt(cluster="c", job_id=1, comment="recovery=observe,x")) is Mode.OBSERVE
+    assert effective_mode(observe, Attempt(cluster="c", job_id=1, comment="recovery=act")) is Mode.OBSERVE
+    assert effective_mode(act, Attempt(cluster="c", job_id=1, comment="norecovery=off")) is Mode.ACT
+    assert effective_mode(act, Attempt(cluster="c", job_id=1, comment="recovery=act recovery=off")) is Mode.OFF
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_a_wish_only_lowers_the_sites_mode() -> None:
     ],
 )
 def test_a_wish_that_is_not_understood_leaves_the_job_alone(comment: str, asked: Mode) -> None:
-    assert effective_mode(Policy(mode=Mode.ACT), comment) is asked
+    assert effective_mode(Policy(mode=Mode.ACT), Attempt(cluster="c", job_id=1, comment=comment)) is asked
 
 
 def test_the_sentence_counts_by_the_budget_that_runs_out_first() -> None:
