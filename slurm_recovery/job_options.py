@@ -82,7 +82,7 @@ def _read(modes: list[str], said: Mapping[str, str]) -> JobOptions:
     refused: list[str] = []
 
     def refuse(name: str, value: str, hint: str) -> None:
-        refused.append(f"{name}={_shown(value)}: {hint}")
+        refused.append(f"{_shown(name)}={_shown(value)}: {hint}")
 
     found = []
     for word in modes:
