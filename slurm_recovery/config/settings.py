@@ -267,7 +267,7 @@ class CheckpointFormat(Section):
 
     pattern: str = Field(
         "",
-        pattern=r"^[^/\x00-\x1f]*\{step\}[^/\x00-\x1f{}]*$",
+        pattern=r"^[^/\x00-\x1f{}]*\{step\}[^/\x00-\x1f{}]*$",
         max_length=200,
         description="Name of a checkpoint's file or folder; {step} stands for its step, * for anything.",
     )
