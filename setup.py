@@ -22,6 +22,10 @@ setup(
             "py.typed",
             "detect/signatures.d/*.toml",
             "hooks/files/*",
+            "hooks/spank_hooks/*.c",
+            "hooks/spank_hooks/*.h",
+            "hooks/spank_hooks/exports.map",
+            "hooks/spank_hooks/Makefile",
             "store/migrations/*.py",
             "store/migrations/versions/*.py",
         ]

@@ -14,7 +14,8 @@ import structlog
 
 from slurm_recovery.decide.exclusions import Choice, Exclusion
 from slurm_recovery.hooks.spool import Spool
-from slurm_recovery.records import Decision, Incident, Outcome, Result, Stage, Verdict
+from slurm_recovery.job_options import NAMES
+from slurm_recovery.records import Decision, Fewer, Incident, Outcome, Result, Size, Stage, Verdict
 from slurm_recovery.slurm.errors import AlreadyPending, SlurmError, SlurmUnavailable
 from slurm_recovery.slurm.port import Job, Slurm
 from slurm_recovery.store.step import Step
@@ -59,9 +60,14 @@ class Actor:
         return job.label in self.spool.holds()
 
     def prepare(
-        self, incident: Incident, job: Job, choice: Choice, components: Components = ()
+        self,
+        incident: Incident,
+        job: Job,
+        choice: Choice,
+        components: Components = (),
+        size: Size | None = None,
     ) -> tuple[Incident, Result]:
-        """Exclusions, an immediate start, and the word to the user, in one update; read back.
+        """Exclusions, an immediate start, the number of nodes, and the word to the user, in one update; read back.
 
         `components`: a het job's others. What is done to the leader Slurm does to all of them, so those that
         shall exclude something else are told so afterwards.
@@ -71,6 +77,7 @@ class Actor:
         incident = incident.model_copy(update={"excluded": tuple(entry.node for entry in choice.ours)})
         start = f"now+{round(decision.delay)}" if decision.delay else "now"
         told = f"ExcNodeList={','.join(choice.nodes) or '(none)'} StartTime={start}"
+        told += f" NumNodes={size.nodes}" if size else ""
         if choice.left_out:
             told += "; left out: " + ", ".join(f"{node} ({why})" for node, why in choice.left_out)
         comment = comment_of(incident, decision)
@@ -78,7 +85,11 @@ class Actor:
 
         def deed() -> None:
             self.slurm.update(
-                job, excluded=None if already else choice.nodes, start_in=decision.delay, admin_comment=comment
+                job,
+                excluded=None if already else choice.nodes,
+                start_in=decision.delay,
+                admin_comment=comment,
+                size=size,
             )
             self._exclude(components, choice.nodes)
 
@@ -117,6 +128,52 @@ class Actor:
 
         incident, _ = self._do(incident, job, "give_way", detail, deed)
         return incident
+
+    def shrink(self, incident: Incident, job: Job, request: Size, fewer: Fewer) -> tuple[Incident, Result]:
+        """Ask for fewer nodes, and tie no less work to each of them. A job that has started meanwhile Slurm refuses."""
+        decision = incident.decision
+        assert decision is not None
+        given = fewer.given
+        times = {**incident.times, "fewer": self.now()}
+        entered = incident.model_copy(update={"fewer": fewer, "times": times})
+        detail = f"{request.nodes} -> {given.nodes} nodes, {request.tasks} -> {given.tasks} tasks: {job.reason}"
+        comment = f"{comment_of(entered, decision)}, on {given.nodes} nodes instead of {fewer.wanted.nodes}"
+
+        def asks(seen: Job) -> str:
+            found = self.slurm.request(seen)
+            number = found.nodes if found else 0
+            return "" if number == given.nodes else f"asks for {number or 'an unknown number of'} nodes"
+
+        incident, result = self._do(
+            entered,
+            job,
+            "fewer_nodes",
+            detail,
+            lambda: self.slurm.update(job, size=given, admin_comment=comment),
+            check=asks,
+        )
+        if result is not Result.DONE:
+            incident = self._save(incident.model_copy(update={"fewer": None}))
+        return incident, result
+
+    def bequeath(self, incident: Incident, heir: Job, choice: Choice, judged: Incident) -> Incident:
+        """Put exclusions on a job that its user has queued to go on where the incident's failed, and tell him."""
+        attribution = judged.attribution
+        reason = attribution.reason if attribution else "unknown"
+        label, more = incident.attempt.label, [node for node in choice.nodes if node not in heir.excluded_nodes]
+        comment = f"slurm_recovery: job {label} failed of {reason}: this one goes on without {','.join(more)[:100]}"
+        told = f"ExcNodeList={','.join(choice.nodes)}"
+        if choice.left_out:
+            told += "; left out: " + ", ".join(f"{node} ({why})" for node, why in choice.left_out)
+
+        def lacks(seen: Job) -> str:
+            missing = set(choice.nodes) - set(seen.excluded_nodes)
+            return f"ExcNodeList lacks {','.join(sorted(missing))}" if missing else ""
+
+        def deed() -> None:
+            self.slurm.update(heir, excluded=choice.nodes, admin_comment=comment)
+
+        return self._do(incident, heir, f"exclude on {heir.label}", told, deed, check=lacks)[0]
 
     def _exclude(self, components: Components, leaders: Sequence[str]) -> None:
         for component, nodes in components:
@@ -222,6 +279,14 @@ def comment_of(incident: Incident, decision: Decision) -> str:
     if attribution and attribution.root_rank is not None:
         where += f" (rank {attribution.root_rank})"
     if decision.verdict is Verdict.STOP:
-        return f"slurm_recovery: {reason}{where}: not restarted: {decision.because[:120]}"
+        return f"slurm_recovery: {reason}{where}: not restarted: {decision.because[:120]}{_untaken(decision)}"
+    warning = f"; {decision.warning}" if decision.warning else ""
     without = f" without {','.join(incident.excluded)[:100]}" if incident.excluded else ""
-    return f"slurm_recovery: {reason}{where}: restarted{without}"
+    return f"slurm_recovery: {reason}{where}: restarted{without}{warning}{_untaken(decision)}"
+
+
+def _untaken(decision: Decision) -> str:
+    """The options that were not taken, by those names that are not the user's own words."""
+    said = (sentence.replace(":", "=").partition("=")[0] for sentence in decision.untaken)
+    names = dict.fromkeys(name if name in (*NAMES, "recovery") else "an unknown one" for name in said)
+    return f"; recovery options not taken: {', '.join(names)}" if names else ""

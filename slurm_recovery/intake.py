@@ -81,14 +81,27 @@ class Intake:
             parts = (job, *turn.components(job))
             if any(part.state not in ("COMPLETED", "CANCELLED") for part in parts):
                 return True
+            attempt = attempt_of(event, job, parts[1:], self.cluster)
+            if event.job_id == job.job_id:  # a het job's hook runs once a component
+                self._expose(attempt)
             if all(part.state == "COMPLETED" for part in parts):
-                self._ended_well(attempt_of(event, job, parts[1:], self.cluster), turn)
+                self._ended_well(attempt, turn)
         elif job is not None and job.pending and (job.launch_failed or turn.down(told)):
             return True
         self.spool.done(event)
         return False
 
+    def _expose(self, attempt: Attempt) -> None:
+        """How long its nodes were at work without a failure. A hook that slurmctld runs again counts twice."""
+        if attempt.start_time is not None and attempt.end_time is not None and attempt.nodes:
+            seconds = max(0.0, attempt.end_time - attempt.start_time) * len(attempt.nodes)
+            self.store.ledger.expose(self.cluster, attempt.partition, attempt.end_time, seconds)
+
     def _ended_well(self, attempt: Attempt, turn: Turn) -> None:
+        """A restarted job's good end is always kept: productive.py asks for it."""
+        if attempt.restart_count:
+            self.suspects.record_good(attempt, attempt.nodes)
+            return
         if turn.watched is None:
             turn.watched = watched(self.suspects.runs())
         self.suspects.record_good(attempt, turn.watched)

@@ -15,11 +15,14 @@ from slurm_recovery.attribute.node_faults import node_faults
 from slurm_recovery.config.settings import Config, Mode
 from slurm_recovery.decide.exclusions import Choice, Exclusion, choose, live
 from slurm_recovery.decide.history import Ledger, ledger
-from slurm_recovery.decide.rules import Alike, Case, decide, effective_mode
+from slurm_recovery.decide.progress import begin_from, course
+from slurm_recovery.decide.rules import Alike, Case, decide, effective_mode, options_of
 from slurm_recovery.decide.spare_nodes import Avoided
 from slurm_recovery.evidence.node_reports import Reports
-from slurm_recovery.observe import Observer
+from slurm_recovery.job_options import CHECKPOINT
+from slurm_recovery.observe import Observer, without_checkpoints
 from slurm_recovery.records import Attempt, Attribution, Decision, Incident, Observation
+from slurm_recovery.resume import Resume
 from slurm_recovery.slurm.port import Job, Node
 from slurm_recovery.store.store import Store
 from slurm_recovery.suspects import Suspects, forgiven
@@ -58,10 +61,11 @@ class Judge:
         mode = effective_mode(self.config.policy(attempt.partition), attempt)
         observation = Observation(attempt=attempt)
         if mode is not Mode.OFF:
-            seen = incident.observation.down_nodes if incident.observation else ()
-            gone_down = turn.gone_down(attempt).union(seen)
-            observation = self.observer.observe(attempt, turn.nodes, gone_down, earlier, reports)
+            observation = self._observed(incident, attempt, turn, earlier, reports)
         attribution = attribute(observation)
+        judged = incident.model_copy(
+            update={"attempt": attempt, "observation": observation, "attribution": attribution}
+        )
         told = [attribution, *(one.attribution for one in earlier if one.attribution)]
         case = Case(
             attempt=attempt,
@@ -75,8 +79,21 @@ class Judge:
             alike=self._alike(attempt, attribution),
             faulty=tuple((fault.node, fault.reason) for fault in node_faults(observation)),
             avoid=self._avoided(incident, attempt, told, turn) if mode is not Mode.OFF else (),
+            course=course([judged, *earlier]),
+            successors=turn.successors(incident) if requeued is None and mode is not Mode.OFF else (),
         )
         return Judgement(observation, attribution, decide(case))
+
+    def _observed(
+        self, incident: Incident, attempt: Attempt, turn: Turn, earlier: Sequence[Incident], reports: Reports
+    ) -> Observation:
+        policy = self.config.policy(attempt.partition)
+        seen = incident.observation.down_nodes if incident.observation else ()
+        gone_down = turn.gone_down(attempt).union(seen)
+        if CHECKPOINT not in policy.job_options:
+            reports = without_checkpoints(reports)
+        options = options_of(attempt, policy)
+        return self.observer.observe(attempt, turn.nodes, gone_down, earlier, reports, options)
 
     def _avoided(
         self, incident: Incident, attempt: Attempt, told: Sequence[Attribution], turn: Turn
@@ -104,6 +121,23 @@ class Judge:
             fast_failure=policy.fast_failure,
             cluster_hour=self.store.restarts_since(self.cluster, since),
             user_hour=self.store.restarts_since(self.cluster, since, user=attempt.user),
+        )
+
+    def resume(self, incident: Incident) -> Resume:
+        """What the restart is told, once its exclusions are set."""
+        attempt, observation = incident.attempt, incident.observation
+        options = options_of(attempt, self.config.policy(attempt.partition))
+        seen = observation.progress.folder if observation and observation.progress else ""
+        begin = begin_from(self._chain(incident))
+        return Resume(
+            job_id=attempt.job_id,
+            attempt=attempt.restart_count + 2,  # the coming one, counted from 1
+            reason=incident.attribution.reason if incident.attribution else "",
+            excluded=incident.excluded,
+            folder=options.checkpoint or seen,
+            checkpoint=begin.checkpoint,
+            step=begin.step,
+            refused=begin.refused,
         )
 
     def choice(self, incident: Incident, parts: Sequence[Job], nodes: Mapping[str, Node]) -> Choice:

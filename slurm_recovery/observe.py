@@ -6,6 +6,7 @@ Reads only. Whatever cannot be had becomes a Gap in the observation.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from slurm_recovery.config.settings import Settings
 from slurm_recovery.detect.readings import evidence_of, gaps_of
 from slurm_recovery.detect.scan import scan
 from slurm_recovery.detect.signature import Signature
+from slurm_recovery.detect.steps import Span, Steps, StepWatch, likeliest, placed
 from slurm_recovery.evidence.joblog import NO_FORMER, Bounds, Former, JobLog, mark_of, marked, open_log
 from slurm_recovery.evidence.node_reports import LogPiece, Reports, log_pieces, read_reports
 from slurm_recovery.evidence.paths import log_paths
@@ -22,14 +24,28 @@ from slurm_recovery.evidence.pieces import ahead, side_by_side
 from slurm_recovery.evidence.trace_dumps import Traces, read_traces
 from slurm_recovery.hooks.spool import Event
 from slurm_recovery.hostlist import HostlistError, expand
-from slurm_recovery.job_options import SPANK
-from slurm_recovery.records import Attempt, Evidence, Gap, Incident, Observation, Role, Source
+from slurm_recovery.job_options import SPANK, JobOptions
+from slurm_recovery.node_report import NodeReport, SavedCheckpoint
+from slurm_recovery.records import (
+    Attempt,
+    Checkpoint,
+    Evidence,
+    Gap,
+    Incident,
+    LogEnd,
+    Observation,
+    PassedOver,
+    Progress,
+    Role,
+    Source,
+)
 from slurm_recovery.slurm.port import Job, Node
 
 EVIDENCE_BYTES = 1 << 20  # of one attempt's evidence on record
 REPORT_BYTES = 1 << 30  # of all reports of one attempt's nodes
 LOG_TAIL = 1 << 20  # of a log's end: read first, for whatever lies before it may take too long
 TEXT = 4096  # characters of a user's text on record
+EARLIER = 8  # checkpoints on record before the newest; of those passed over as many
 
 # slurm.h: the reason that slurmctld gives a node whose prolog failed, "Prolog error"; 23.11 and later may
 # also say "batch job complete failure" for a launch that failed on the node.
@@ -138,6 +154,9 @@ def hosts(text: str) -> tuple[str, ...]:
         return ()
 
 
+NO_OPTIONS = JobOptions()
+
+
 @dataclass(frozen=True)
 class Observer:
     """Reads the evidence of an attempt, under the site's bounds."""
@@ -161,6 +180,7 @@ class Observer:
         gone_down: frozenset[str],
         earlier: Sequence[Incident],
         reports: Reports,
+        options: JobOptions = NO_OPTIONS,
     ) -> Observation:
         """`gone_down`: hosts that strigger reported; `earlier`: the job's former incidents, newest first."""
         evidence: list[Evidence] = []
@@ -170,23 +190,27 @@ class Observer:
             gaps += gaps_of(report)
         sent = [piece for report in reports.reports for piece in log_pieces(report)]
         gaps += [piece for piece in sent if isinstance(piece, Gap)]
-        first: JobLog | LogPiece | None = None
-        for path in log_paths(attempt) if attempt.batch else ():
+        logs: list[JobLog | LogPiece] = []
+        watches: list[StepWatch] = []
+        for path in log_paths(attempt, options.log) if attempt.batch else ():
+            watches.append(watch := StepWatch())
             with self._open(path, attempt, earlier) as log:
                 if isinstance(log, Gap):
                     pieces = [piece for piece in sent if isinstance(piece, LogPiece) and piece.path == path]
                     for piece in (_of_this_run(piece, path, earlier) for piece in pieces):
-                        evidence += self._scan(path, piece.offset, [piece.data])
+                        evidence += self._scan(path, piece.offset, watch.over([piece.data]))
                     gaps.append(_sent(log, pieces))
-                    first = first or (pieces[-1] if pieces else None)
+                    logs += pieces[-1:]
                     continue
-                evidence += self._scanned(log)
+                evidence += self._scanned(log, watch)
                 gaps += log.gaps
-                first = first or log
+                logs.append(log)
         if may_speak(evidence, gaps):
             traces = self._traces(attempt)
             evidence += traces.evidence
             gaps += traces.gaps
+        gaps += _not_looked_at(attempt, options, reports)
+        first = logs[0] if logs else None
         down = (node for node in attempt.nodes if node in gone_down or (node in nodes and nodes[node].down))
         seen = Observation(
             attempt=attempt,
@@ -199,20 +223,53 @@ class Observer:
             log_end=first.size if first else 0,
             log_inode=first.inode if first else 0,
             log_mark=_mark(first) if first else "",
+            other_logs=tuple(
+                LogEnd(path=log.path, end=log.size, inode=log.inode, mark=_mark(log)) for log in logs[1:]
+            ),
             boots={report.node: report.boot_id for report in reports.reports if report.boot_id},
+            progress=_with_steps(_progress(reports), likeliest(watch.steps() for watch in watches), attempt),
         )
         return self.consult(seen)
 
+    def checkpoints(self, attempt: Attempt) -> Progress | None:
+        """What the batch node of an attempt that ended well saw in its folder of checkpoints."""
+        folder = self.settings.evidence_dir
+        if folder is None:
+            return None
+        timeout = self.settings.evidence_timeout
+        return _progress(read_reports(folder, attempt, attempt.nodes[:1], most=REPORT_BYTES, timeout=timeout))
+
+    def steps(
+        self, attempt: Attempt, earlier: Sequence[Incident], options: JobOptions, beyond: int, most: int
+    ) -> tuple[Steps, bool]:
+        """The step lines of an attempt that may still run, of `most` bytes of each log; and whether that is all of it.
+
+        `earlier`: as for `observe`; `beyond`: the step of which the first line that passes it is wanted.
+        """
+        found, whole = [], True
+        for path in log_paths(attempt, options.log) if attempt.batch else ():
+            watch = StepWatch(beyond)
+            with self._open(path, attempt, earlier, most) as log:
+                if isinstance(log, Gap):
+                    continue
+                for part in log.parts():
+                    for _ in watch.over(part.pieces):
+                        pass
+                whole = whole and not log.gaps
+            found.append(watch.steps())
+        return likeliest(found), whole
+
     def _open(
-        self, path: str, attempt: Attempt, earlier: Sequence[Incident]
+        self, path: str, attempt: Attempt, earlier: Sequence[Incident], most: int | None = None
     ) -> AbstractContextManager[JobLog | Gap]:
         before = _former(path, earlier)
-        bounds = Bounds(self.settings.log_bytes, self.settings.log_timeout, max(self.settings.snapshot_bytes, LOG_TAIL))
+        bytes_read = self.settings.log_bytes if most is None else min(most, self.settings.log_bytes)
+        bounds = Bounds(bytes_read, self.settings.log_timeout, max(self.settings.snapshot_bytes, LOG_TAIL))
         return open_log(
             path,
             attempt.user_id,
             bounds,
-            Former(before.log_end, before.log_inode, before.log_mark, attempt.start_time) if before else NO_FORMER,
+            Former(before.end, before.inode, before.mark, attempt.start_time) if before else NO_FORMER,
         )
 
     def _traces(self, attempt: Attempt) -> Traces:
@@ -222,8 +279,12 @@ class Observer:
         most, timeout = self.settings.trace_bytes, self.settings.trace_timeout
         return read_traces(attempt, log_paths(attempt) if attempt.batch else (), most=most, timeout=timeout)
 
-    def _scanned(self, log: JobLog) -> list[Evidence]:
-        return [found for part in log.parts() for found in self._scan(log.path, part.offset, ahead(part.pieces))]
+    def _scanned(self, log: JobLog, watch: StepWatch) -> list[Evidence]:
+        return [
+            found
+            for part in log.parts()
+            for found in self._scan(log.path, part.offset, ahead(watch.over(part.pieces)))
+        ]
 
     def _scan(self, path: str, offset: int, pieces: Iterable[bytes]) -> tuple[Evidence, ...]:
         return scan(
@@ -236,21 +297,27 @@ class Observer:
         )
 
 
-def _former(path: str, earlier: Sequence[Incident]) -> Observation | None:
+def _former(path: str, earlier: Sequence[Incident]) -> LogEnd | None:
     """What the last attempt that wrote this log left of it."""
-    return next((i.observation for i in earlier if i.observation and i.observation.log_path == path), None)
+    ends = (end for incident in earlier if incident.observation for end in _ends(incident.observation))
+    return next((end for end in ends if end.path == path), None)
+
+
+def _ends(seen: Observation) -> tuple[LogEnd, ...]:
+    first = LogEnd(path=seen.log_path, end=seen.log_end, inode=seen.log_inode, mark=seen.log_mark)
+    return (first, *seen.other_logs)
 
 
 def _of_this_run(piece: LogPiece, path: str, earlier: Sequence[Incident]) -> LogPiece:
     """The piece without what earlier attempts wrote into the same file."""
     before = _former(path, earlier)
-    if before is None or before.log_inode != piece.inode or before.log_end > piece.size:
+    if before is None or before.inode != piece.inode or before.end > piece.size:
         return piece
-    old = before.log_end - piece.offset
-    first = old - marked(before.log_mark)
-    if piece.size == before.log_end or first < 0 or mark_of(piece.data[first:old]) != before.log_mark:
+    old = before.end - piece.offset
+    first = old - marked(before.mark)
+    if piece.size == before.end or first < 0 or mark_of(piece.data[first:old]) != before.mark:
         return piece
-    return piece._replace(offset=before.log_end, data=piece.data[old:])
+    return piece._replace(offset=before.end, data=piece.data[old:])
 
 
 def _tail(log: JobLog | LogPiece) -> bytes:
@@ -267,6 +334,66 @@ def _sent(gap: Gap, pieces: Sequence[LogPiece]) -> Gap:
         return gap
     sent = sum(len(piece.data) for piece in pieces)
     return gap.model_copy(update={"why": f"{gap.why}; its node sent {sent} of {pieces[-1].size} bytes"})
+
+
+def _progress(reports: Reports) -> Progress | None:
+    """How far the attempt had come, by what its batch node saw in its folder of checkpoints."""
+    report = _looked(reports)
+    if report is None or report.checkpoints is None:
+        return None
+    seen = report.checkpoints
+    return Progress(
+        folder=seen.folder,
+        newest=_checkpoint(seen.newest) if seen.newest else None,
+        earlier=tuple(_checkpoint(saved) for saved in seen.earlier[:EARLIER]),
+        passed=tuple(PassedOver(path=one.path, why=one.why) for one in seen.passed[:EARLIER]),
+    )
+
+
+def _with_steps(progress: Progress | None, found: Steps, attempt: Attempt) -> Progress | None:
+    """And by the step lines of its log."""
+    end = float("inf") if attempt.end_time is None else attempt.end_time
+    found = placed(found, Span(attempt.start_time or 0.0, end, zones(end)))
+    if found.first is None or found.last is None:
+        return progress
+    told = {
+        "first_log_step": found.first.number,
+        "first_log_step_time": found.first.time,
+        "log_step": found.last.number,
+        "log_step_time": found.last.time,
+    }
+    return (progress or Progress()).model_copy(update=told)
+
+
+def zones(when: float) -> tuple[float, float]:
+    """In which zones a log may tell times without one, in seconds ahead of UTC: its nodes' are mostly ours."""
+    try:
+        return 0.0, float(time.localtime(when).tm_gmtoff)
+    except (ValueError, OverflowError, OSError):
+        return 0.0, 0.0
+
+
+def _looked(reports: Reports) -> NodeReport | None:
+    """The report of the node that looked at the checkpoints: the newest, where there are several."""
+    looked = [report for report in reports.reports if report.checkpoints is not None]
+    return max(looked, key=lambda report: report.time, default=None)
+
+
+def without_checkpoints(reports: Reports) -> Reports:
+    """For a job that may not say where its checkpoints are."""
+    kept = (report.model_copy(update={"checkpoints": None}) for report in reports.reports)
+    return reports._replace(reports=tuple(kept))
+
+
+def _checkpoint(saved: SavedCheckpoint) -> Checkpoint:
+    return Checkpoint(**saved.model_dump())
+
+
+def _not_looked_at(attempt: Attempt, options: JobOptions, reports: Reports) -> tuple[Gap, ...]:
+    if not options.checkpoint or _looked(reports):
+        return ()
+    why = f"not looked at: no word of it from {attempt.nodes[0] if attempt.nodes else 'its batch node'}"
+    return (Gap(source=Source.CHECKPOINT, what=_short(options.checkpoint), why=why),)
 
 
 def _told_of_failure(attempt: Attempt) -> bool:

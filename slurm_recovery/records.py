@@ -219,6 +219,15 @@ class Progress(Record):
         return self.log_step
 
 
+class LogEnd(Record):
+    """Where a log ended with an attempt: its size, its inode, and the mark of its last bytes."""
+
+    path: str
+    end: int
+    inode: int
+    mark: str
+
+
 class Observation(Record):
     """All that was known of an attempt when it was judged."""
 
@@ -232,6 +241,7 @@ class Observation(Record):
     log_end: int = 0  # bytes in the log when the attempt ended: where the next attempt's lines begin
     log_inode: int = 0
     log_mark: str = ""  # of the log's last bytes then: whether they are still there tells an append from a rewrite
+    other_logs: tuple[LogEnd, ...] = ()  # of the job's further logs
     boots: dict[str, str] = {}  # the kernel's boot_id of each node that reported
     progress: Progress | None = None  # None: nobody could look
 
@@ -248,6 +258,23 @@ class Decision(Record):
     act: bool = False  # False: Mode=observe, this is advice only
     stop_action: str = "leave"
     policy: str = ""  # digest of the settings that it was decided under
+    warning: str = ""  # to the owner of a job that is restarted once more
+    untaken: tuple[str, ...] = ()  # a sentence for each option of the job's owner that was not taken
+
+
+class Size(Record):
+    """How much a job asks for."""
+
+    nodes: int
+    tasks: int
+    cpus: int
+
+
+class Fewer(Record):
+    """A restart that asks for fewer nodes than its job wanted."""
+
+    wanted: Size
+    given: Size
 
 
 class Result(StrEnum):
@@ -297,6 +324,8 @@ class Incident(Record):
     decision: Decision | None = None
     outcomes: tuple[Outcome, ...] = ()
     excluded: tuple[str, ...] = ()  # exclusions of ours that were put on the job, and not given up again
+    successors: tuple[int, ...] = ()  # jobs of its user that waited for its end, to go on from there
+    fewer: Fewer | None = None
     times: dict[str, float] = {}
     note: str = ""  # why it was abandoned or left
 

@@ -17,14 +17,20 @@ from dataclasses import dataclass, field
 import structlog
 
 from slurm_recovery.act import Actor, Clock, comment_of
+from slurm_recovery.begin import said, tell_nodes
 from slurm_recovery.config.settings import Config
+from slurm_recovery.decide.exclusions import choose
+from slurm_recovery.decide.rules import SUCCESSOR, options_of
+from slurm_recovery.decide.shrink import fewer, grown, least_nodes, short_of_nodes
 from slurm_recovery.holds import overdue, release_holds
 from slurm_recovery.hooks.spool import Event, Spool
 from slurm_recovery.intake import Intake, moment
 from slurm_recovery.isolate import Isolation
+from slurm_recovery.job_options import JobOptions
 from slurm_recovery.judge import Judge
 from slurm_recovery.observe import Observer
-from slurm_recovery.records import Attempt, Incident, Result, Stage, Verdict
+from slurm_recovery.productive import Productive
+from slurm_recovery.records import Attempt, Fewer, Incident, Result, Size, Stage, Verdict
 from slurm_recovery.slurm.errors import SlurmError, SlurmUnavailable
 from slurm_recovery.slurm.port import Job, Slurm
 from slurm_recovery.store.errors import StoreConflict, StoreCorrupt
@@ -96,8 +102,10 @@ class Recovery:
         return self._next_turn(still_open, turn)
 
     def watch(self) -> None:
-        """The sweep's look at nodes: health reports, and the ways back of those that we drained."""
+        """The sweep's look at nodes (health reports, ways back of those that we drained) and at what restarts gave."""
         self._guarded("health checks", self._isolation.watch)
+        productive = Productive(self.config, self.cluster, self.slurm, self.store, self.observer, self.now)
+        self._guarded("productive again", productive.watch)
 
     def _guarded(self, what: str, step: Callable[..., object], *arguments: object) -> bool:
         """One bad incident must not keep the others from their turn; a silent Slurm ends the turn. True: it went."""
@@ -120,24 +128,45 @@ class Recovery:
         if incident is None:
             return
         job = turn.jobs.get(job_of(event))
-        if event.waited_for and event.failed and job is not None and incident.stage is Stage.DETECTED:
-            self._gate(incident, job, turn)
+        if event.failed and job is not None and job.completing and incident.stage is Stage.DETECTED:
+            self._gate(incident, job, turn, may_hold=event.waited_for)
         self.spool.done(event)
 
-    def _gate(self, incident: Incident, job: Job, turn: Turn) -> None:
-        """While COMPLETING: hold the job in the queue where other jobs depend on it, unless it shall stop.
+    def _gate(self, incident: Incident, job: Job, turn: Turn, *, may_hold: bool) -> None:
+        """While COMPLETING: what is to be done for jobs that wait for this one, before its end lets them go.
 
-        A requeue now keeps the dependents waiting; one after the job's end would break their chain.
+        Where its user has queued successors, the exclusions go to them: later they may have started. Else the job is
+        held in the queue, unless it shall stop: a requeue now keeps the dependents waiting; one after the job's end
+        would break their chain. Where both kinds wait, the successors win: with a requeue, the job would run twice.
         """
+        heirs = turn.successors(incident)
         attempt = incident.attempt
-        if not job.completing or not turn.all_up(attempt) or not self.slurm.dependents(job):
+        if not heirs and not (may_hold and turn.all_up(attempt) and turn.dependents(job)):
             return
+        if heirs != incident.successors:
+            told = f"queued by its user to go on from here: {', '.join(map(str, heirs))}"
+            incident = self._actor.note(incident.model_copy(update={"successors": heirs}), SUCCESSOR, told)
         definite = attempt.model_copy(update={"state": "FAILED"})
         reports = self._judge.reports(definite, turn)
-        decision = self._judge.judge(incident, definite, turn, requeued=None, reports=reports).decision
-        if decision.act and decision.verdict.restarts:
+        judgement = self._judge.judge(incident, definite, turn, requeued=None, reports=reports)
+        decision = judgement.decision
+        if decision.act and decision.basis == SUCCESSOR:
+            self._bequeath(incident, incident.model_copy(update=judgement._asdict()), turn)
+        elif decision.act and decision.verdict.restarts:
             incident = self._actor.note(incident, "gate", f"other jobs depend on it; {decision.because}")
             self._actor.requeue(incident, job, Stage.HELD)
+
+    def _bequeath(self, incident: Incident, judged: Incident, turn: Turn) -> Incident:
+        """Put the exclusions on those successors that have not started, as far as they are not there."""
+        ours = self._judge.exclusions(judged)
+        found = self.slurm.jobs(incident.successors)
+        for heir in (found[number] for number in incident.successors if number in found):
+            if heir.job_id == heir.array_job_id:  # none of its tasks has begun: all of them, by the array's id
+                heir = heir.model_copy(update={"array_job_id": None, "array_task_id": None})
+            choice = choose(heir.excluded_nodes, ours, [heir], turn.nodes)
+            if heir.pending and not set(choice.nodes) <= set(heir.excluded_nodes):
+                incident = self._actor.bequeath(incident, heir, choice, judged)
+        return incident
 
     # -- the stages ------------------------------------------------------------------------------
 
@@ -192,10 +221,23 @@ class Recovery:
             return self._requeue(incident, job, turn)
         if decision.verdict is Verdict.STOP and decision.act:
             return self._actor.end(incident, job, decision, comment_of(incident, decision))
+        if decision.act and decision.basis == SUCCESSOR:
+            incident = self._bequeath(incident, incident, turn)
+            return self._actor.close(incident, Stage.LEFT, self._inherited(incident))
         if incident.stage is Stage.HELD:  # the mode or the rules changed meanwhile: let the job go on
             return self._actor.release(self._actor.note(incident, "let_go", "released as it is"), job)[0]
         advice = not decision.act and decision.verdict is not Verdict.NONE
         return self._actor.close(incident, Stage.LEFT, "advice only" if advice else "")
+
+    def _inherited(self, incident: Incident) -> str:
+        """What its successors are kept off, as Slurm shows it."""
+        found = self.slurm.jobs(incident.successors)
+        wanted = set(incident.decision.exclude) if incident.decision else set()
+        told = []
+        for number in incident.successors:
+            off = sorted(wanted & set(found[number].excluded_nodes)) if number in found else []
+            told.append(f"job {number}" + (f" is kept off {','.join(off)}" if off else " goes on"))
+        return "; ".join(told)
 
     def _requeue(self, incident: Incident, job: Job, turn: Turn) -> Incident:
         """DECIDED to restart: put the job into the queue, unless it is there."""
@@ -223,28 +265,87 @@ class Recovery:
             return self._actor.close(incident, Stage.LEFT, f"held by someone else: {job.reason}")
         job = self.slurm.jobs([job.job_id]).get(job.job_id, job)  # its owner may have changed it since
         others = [part for part in turn.components(job) if part.job_id != job.job_id]
-        choice = self._judge.choice(incident, [job, *others], turn.nodes)
+        request = None if others else self.slurm.request(job)
+        least = job.num_nodes if request is None else least_nodes(request.nodes, self._options(incident))
+        part = job.model_copy(update={"num_nodes": least})  # not what a requeued job of `-N min-max` had before
+        choice = self._judge.choice(incident, [part, *others], turn.nodes)
         ours = [entry.node for entry in choice.ours]
         lists = [(other, (*self._judge.users(incident, other), *ours)) for other in others]
-        incident, result = self._actor.prepare(incident, job, choice, lists)
+        incident, size = self._size(incident, request, job.model_copy(update={"excluded_nodes": choice.nodes}), turn)
+        incident, result = self._actor.prepare(incident, job, choice, lists, size)
         if result is Result.FAILED and not self._held_too_long(incident):
             return incident
+        incident = self._tell_nodes(incident)
         fresh = self.slurm.jobs([job.job_id]).get(job.job_id, job)
         return self._actor.release(incident, fresh)[0]
 
+    def _tell_nodes(self, incident: Incident) -> Incident:
+        """What the coming attempt begins from. Where it cannot be told, the job starts all the same."""
+        folder = self.config.settings.evidence_dir
+        if folder is None:
+            return incident
+        resume = self._judge.resume(incident)
+        if told := said(resume):
+            incident = self._actor.note(incident, "begin", told)
+        why = tell_nodes(folder, resume, self.config.settings.evidence_timeout)
+        return self._actor.note(incident, "not_told", f"{folder}/resume: {why}") if why else incident
+
     def _follow(self, incident: Incident, job: Job, turn: Turn) -> Incident:
-        """RELEASED: until it runs; where our exclusions make it impossible, give way."""
+        """RELEASED: until it runs; where it cannot, or not soon, with fewer nodes or exclusions."""
         if not job.pending:
             return self._actor.close(incident.at("running", moment(self.now(), job.start_time)), Stage.RUNNING, "")
         if any(part.reason == "BadConstraints" for part in (job, *turn.components(job))):
-            return self._give_way(incident, job, turn)
+            return self._shrink(incident, job, turn) or self._give_way(incident, job, turn)
         if job.launch_failed or job.restart_count > incident.attempt.restart_count + 1:
             return self._actor.close(incident, Stage.RUNNING, "started again, and is back in the queue since")
         if job.held and "released" not in incident.times and not self._held_too_long(incident):
             return self._actor.release(incident, job)[0]
         if job.held and not job.priority:
             return self._actor.close(incident, Stage.LEFT, f"held by someone else: {job.reason}")
+        if short_of_nodes(job) and self._waited_for_nodes(incident):
+            return self._shrink(incident, job, turn) or incident
         return incident
+
+    # -- fewer nodes -----------------------------------------------------------------------------
+
+    def _options(self, incident: Incident) -> JobOptions:
+        return options_of(incident.attempt, self.config.policy(incident.attempt.partition))
+
+    def _waited_for_nodes(self, incident: Incident) -> bool:
+        """Whether ShrinkAfter is over: since it might start, or since it asked for fewer the last time."""
+        delay = incident.decision.delay if incident.decision else 0.0
+        since = max(incident.times.get("released", self.now()) + delay, incident.times.get("fewer", 0.0))
+        patience = self.config.policy(incident.attempt.partition).shrink_after
+        return not -delay <= self.now() - since < patience  # or the clock was set back
+
+    def _before(self, incident: Incident, request: Size) -> Fewer | None:
+        """That the job asks for fewer nodes than it wanted, by our hand."""
+        told = (one.fewer for one in (incident, *self.store.history(incident.attempt)) if one.fewer)
+        last = next(told, None)
+        return last if last is not None and last.given == request else None
+
+    def _size(self, incident: Incident, request: Size | None, job: Job, turn: Turn) -> tuple[Incident, Size | None]:
+        """What a restart asks for, where that changes: what its job wanted, once so many nodes are up again."""
+        before = self._before(incident, request) if request else None
+        if before is None or request is None:
+            return incident, None
+        if grown(before.wanted, job, turn.nodes):
+            return incident.model_copy(update={"fewer": None}), before.wanted
+        return incident.model_copy(update={"fewer": before}), None
+
+    def _shrink(self, incident: Incident, job: Job, turn: Turn) -> Incident | None:
+        """Ask for fewer nodes, where the job's owner allows it and it helps; None: not so."""
+        options = self._options(incident)
+        if not options.min_nodes or turn.components(job):
+            return None
+        request = self.slurm.request(job)
+        given = fewer(request, job, options, turn.nodes) if request else None
+        if request is None or given is None:
+            return None
+        before = self._before(incident, request)
+        wanted = before.wanted if before else request
+        incident, result = self._actor.shrink(incident, job, request, Fewer(wanted=wanted, given=given))
+        return self._tell_nodes(incident) if result is Result.DONE else incident
 
     def _give_way(self, incident: Incident, job: Job, turn: Turn) -> Incident:
         users = self._judge.users(incident, job)

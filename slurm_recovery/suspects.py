@@ -14,6 +14,7 @@ from slurm_recovery.attribute.suspicion import HALF_LIVES, Suspicion, counts, su
 from slurm_recovery.config.settings import Config
 from slurm_recovery.decide.exclusions import can_start_on
 from slurm_recovery.decide.spare_nodes import Avoided, avoid
+from slurm_recovery.drill.mark import is_drill
 from slurm_recovery.records import Attempt, Attribution, NodeAction, Result, Run, Trust
 from slurm_recovery.slurm.port import Job, Node
 from slurm_recovery.store.store import Store
@@ -32,8 +33,10 @@ class Suspects:
     now: Clock
 
     def record(self, attempt: Attempt, attribution: Attribution) -> None:
-        """A failed attempt, judged."""
+        """A failed attempt, judged. A drill's says nothing of nodes, unless they tell of a fault themselves."""
         blamed = tuple(one.node for one in attribution.suspects if one.trust is Trust.ROOT)
+        if is_drill(attempt) and not blamed:
+            return
         self.store.ledger.save_run(_run(attempt, self.now(), good=False, reason=attribution.reason, blamed=blamed))
 
     def record_good(self, attempt: Attempt, watched: Collection[str]) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from slurm_recovery.records import Incident, Stage
 from tests.cluster.private_cluster import ClusterUnavailable, PrivateCluster
@@ -88,14 +91,56 @@ def observe(site: Site) -> None:
     print(f"$ srecover list\n{site.srecover('list').stdout}")
 
 
+@contextmanager
+def sweeps(site: Site, every: float = 1.0) -> Iterator[None]:
+    """What slurm-recovery-sweep.timer does, at its own pace."""
+    over = threading.Event()
+
+    def sweep() -> None:
+        while not over.wait(every):
+            site.srecover("sweep", "--timeout", "5", check=False)
+
+    timer = threading.Thread(target=sweep)
+    timer.start()
+    try:
+        yield
+    finally:
+        over.set()
+        timer.join()
+
+
+def rehearse(site: Site, *options: str) -> subprocess.CompletedProcess[str]:
+    """`srecover drill` in the cluster's partition, while the timer of the sweep runs."""
+    with sweeps(site):
+        return site.srecover("drill", "-p", "main", "--dir", str(site.cluster.work), *options, check=False, timeout=300)
+
+
+def drill(site: Site) -> None:
+    Story("srecover drill: jobs that fail on purpose, and whether recovery does what the policy says")
+    done = rehearse(site)
+    print(f"$ srecover drill -p main\n{done.stdout}{done.stderr}")
+    if done.returncode != 0:
+        raise SystemExit(f"demo: the drill ended with exit status {done.returncode}")
+
+
+def asking_nodes(cluster: PrivateCluster) -> Site:
+    """A site whose nodes leave their reports, and tell a restarted job its checkpoint."""
+    kernel_log = cluster.folder / "kmsg"
+    kernel_log.touch()
+    settings = {"EvidenceDir": str(cluster.folder / "evidence"), "RunDir": f"{cluster.folder}/run/slurm_recovery-%n"}
+    return Site(cluster, settings | {"KernelLog": str(kernel_log), "Backoff": "0"})
+
+
 def main() -> int:
     print("slurm_recovery demo: booting munged, slurmctld and four slurmd on loopback ...", flush=True)
     try:
         with PrivateCluster() as cluster:
-            site = Site(cluster)
+            site = asking_nodes(cluster)
             print(f"Slurm {cluster.release} in {cluster.folder}\n\n$ srecover setup")
             print(site.install())
+            cluster.reconfigure()  # slurmd's hooks
             act(site)
+            drill(site)
             observe(site)
     except ClusterUnavailable as error:
         print(f"demo: {error}", file=sys.stderr)

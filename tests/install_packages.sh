@@ -26,6 +26,7 @@ have() {
     ripgrep) command -v rg ;;
     gcc) command -v cc ;;
     libc6-dev) test -e /usr/include/stdio.h ;;
+    libslurm-dev) test -e /usr/include/slurm/spank.h ;;
     groff-base) command -v groff ;;
     util-linux) command -v unshare && command -v setpriv && command -v flock ;;
     *) command -v "$1" ;;
@@ -45,7 +46,7 @@ clean_up() {
 
 case ${1-} in
 '') packages='slurm-wlm munge python3 python3-venv' ;;
-test) packages='slurm-wlm munge python3 python3-venv mariadb-server gcc libc6-dev groff-base' ;;
+test) packages='slurm-wlm munge python3 python3-venv mariadb-server make gcc libc6-dev libslurm-dev groff-base' ;;
 releases) packages='debootstrap git util-linux' ;;
 bench) packages='ripgrep' ;;
 *) fail "what is '$1'? usage: install_packages.sh [test|releases|bench]" ;;

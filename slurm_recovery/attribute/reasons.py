@@ -166,7 +166,7 @@ _STORAGE = _rows(
     {
         "disk_full": "A shared file system is full.",
         "quota_exceeded": "A disk quota is used up.",
-        "checkpoint_corrupt": "The checkpoint cannot be read; someone must go back to an older one.",
+        "checkpoint_corrupt": "The checkpoint cannot be read; only an older one can help.",
         "data_corrupt": "Input data cannot be read.",
     },
 )

@@ -23,7 +23,7 @@ from slurm_recovery.cli.common import Context
 from slurm_recovery.cli.sweep import LAST_SWEEP
 from slurm_recovery.cli.tables import say, say_json
 from slurm_recovery.config.confile import ConfigError
-from slurm_recovery.config.settings import Config, Mode, YesNo
+from slurm_recovery.config.settings import Config, Mode
 from slurm_recovery.config.signature_files import load_signatures
 from slurm_recovery.detect.signature import SignatureError
 from slurm_recovery.evidence.attributor import unusable
@@ -34,11 +34,15 @@ from slurm_recovery.hooks.install import (
     HOOKS,
     MODULE,
     NODE_HOOKS,
+    TASK_HOOK,
     hook_settings,
     node_hook_settings,
+    task_prolog_settings,
     written_settings,
 )
+from slurm_recovery.hooks.spank import PLUGSTACK, installed_plugin, plugin_arguments, plugstack_lines
 from slurm_recovery.hostlist import fold
+from slurm_recovery.resume import FOLDER as RESUME
 from slurm_recovery.slurm.errors import SlurmError
 from slurm_recovery.store.errors import StoreError
 
@@ -250,6 +254,23 @@ def _evidence(there: Installation) -> Iterator[Problem]:
         yield Problem("error", what, there.setup)
     elif problem := there.cluster.try_as_slurm_user("/bin/ls", "-f", str(folder)):
         yield Problem("error", f"SlurmUser cannot read EvidenceDir: {problem}", there.setup)
+    else:
+        yield from _resume_folder(there, folder / RESUME)
+
+
+def _resume_folder(there: Installation, path: Path) -> Iterator[Problem]:
+    """Where the controller leaves what a restarted job is told."""
+    try:
+        status = path.lstat()
+    except OSError as error:
+        yield Problem("error", f"{path}: {error.strerror}", there.setup)
+        return
+    try:
+        user = there.cluster.slurm_user
+    except KeyError:
+        return  # _state says so
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != user.uid or status.st_mode & 0o077:
+        yield Problem("error", f"{path}: not a folder that only {user.name} can enter", there.setup)
 
 
 def _node_hooks(there: Installation) -> Iterator[Problem]:
@@ -257,19 +278,26 @@ def _node_hooks(there: Installation) -> Iterator[Problem]:
     settings = there.config.settings
     if settings.evidence_dir is None:
         return
-    wanted = node_hook_settings(there.config, there.cluster.slurm_conf)
-    for name in NODE_HOOKS:
+    ours = dict.fromkeys(NODE_HOOKS, node_hook_settings(there.config, there.cluster.slurm_conf))
+    for name, wanted in (*ours.items(), (TASK_HOOK, task_prolog_settings(there.config))):
         path = there.hook_dir / name
         written = written_settings(path)
         if written is None:
             yield Problem("error", f"{path}: not there, or not ours", there.setup)
         elif differing := sorted(key for key in wanted if written.get(key) != wanted[key]):
             yield Problem("error", f"{path}: written for other settings ({', '.join(differing)})", there.setup)
+    closed = [path for path in Path(sys.executable).parents if not path.stat().st_mode & 0o001]
+    if closed:
+        what = f"{closed[-1]}: users cannot enter it, so TaskProlog cannot look for their checkpoints"
+        yield Problem("warning", what, "install slurm_recovery where every user can read it")
     if there.cluster.unreachable:
         return
-    needed = {"epilog": "epilog.d/50-slurm-recovery", "healthcheckprogram": "health_check"}
-    if settings.prolog_gate is YesNo.YES:
-        needed["prolog"] = "prolog.d/50-slurm-recovery"
+    needed = {
+        "epilog": "epilog.d/50-slurm-recovery",
+        "prolog": "prolog.d/50-slurm-recovery",
+        "taskprolog": TASK_HOOK,
+        "healthcheckprogram": "health_check",
+    }
     for key, name in needed.items():
         hook, running = there.hook_dir / name, there.cluster.config.get(key, "")
         if str(hook) not in running and not any(_calls(Path(script), hook) for script in running.split(",")):
@@ -279,12 +307,41 @@ def _node_hooks(there: Installation) -> Iterator[Problem]:
         yield Problem("warning", what, f"HealthCheckInterval={HEALTH_INTERVAL} in slurm.conf")
 
 
-_WORDS = {"epilog": "Epilog", "healthcheckprogram": "HealthCheckProgram", "prolog": "Prolog"}
+_WORDS = {
+    "epilog": "Epilog",
+    "healthcheckprogram": "HealthCheckProgram",
+    "prolog": "Prolog",
+    "taskprolog": "TaskProlog",
+}
 _MISSED = {
     "epilog": "Epilog= in slurm.conf, or call it from your own; until then nodes tell nothing of failed jobs",
     "healthcheckprogram": "HealthCheckProgram= in slurm.conf; until then no node that we drained is resumed by us",
-    "prolog": "Prolog= in slurm.conf, or PrologGate=no",
+    "prolog": "Prolog= in slurm.conf, or call it from your own; until then nothing is told to restarted jobs",
+    "taskprolog": "TaskProlog= in slurm.conf, or call it from your own; until then nothing is told to restarted jobs",
 }
+
+
+def _plugin(there: Installation) -> Iterator[Problem]:
+    """The SPANK plugin, where setup built one, or plugstack.conf loads one."""
+    named = there.cluster.config.get("plugstackconfig") or "/etc/slurm/plugstack.conf"
+    lines = plugstack_lines(Path(named))
+    again = f"{there.setup} --spank"
+    if not lines:
+        if installed_plugin(there.hook_dir):
+            what = f"{named} does not load the plugin: sbatch does not know --recovery"
+            yield Problem("warning", what, f"include {there.hook_dir / PLUGSTACK}")
+        return
+    if len(lines) > 1:
+        yield Problem("warning", f"{named} loads the plugin {len(lines)} times", "leave one of these lines")
+    how, plugin, *arguments = lines[0]
+    if how != "optional":
+        yield Problem("warning", f"{named}: {how}: no job would start without the plugin", f"optional {plugin}")
+    if not Path(plugin).is_file():
+        yield Problem("warning", f"{named}: {plugin} is not there", again)
+    wanted = {f"{name}={value}" for name, value in plugin_arguments(there.config).items()}
+    if set(arguments) != wanted:
+        what = f"{named}: users are told other limits than recovery.conf's ({' '.join(sorted(wanted))})"
+        yield Problem("warning", what, f"{there.setup}; or correct the line")
 
 
 def _silent_nodes(there: Installation) -> Iterator[Problem]:
@@ -385,6 +442,7 @@ CHECKS: tuple[Callable[[Installation], Iterator[Problem]], ...] = (
     _trigger,
     _evidence,
     _node_hooks,
+    _plugin,
     _silent_nodes,
     _store,
     _signatures,

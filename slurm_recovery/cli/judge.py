@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from slurm_recovery.attribute.engine import attribute
 from slurm_recovery.config.settings import Config, Mode
 from slurm_recovery.decide.history import Ledger
+from slurm_recovery.decide.progress import course
 from slurm_recovery.decide.rules import Case, decide
-from slurm_recovery.records import Attribution, Category, Decision, Observation
+from slurm_recovery.records import Attribution, Category, Decision, Incident, Observation
 
 
 class Judgement(NamedTuple):
@@ -19,16 +21,20 @@ class Judgement(NamedTuple):
     decision: Decision
 
 
-def judge(observation: Observation, config: Config, ledger: Ledger | None = None) -> Judgement:
+def judge(
+    observation: Observation, config: Config, ledger: Ledger | None = None, earlier: Sequence[Incident] = ()
+) -> Judgement:
     """The answers under Mode=act. Without a ledger, the attempt's restart count is all that is known of before."""
     attribution = attribute(observation)
     attempt = observation.attempt
+    judged = Incident(attempt=attempt, observation=observation, attribution=attribution)
     case = Case(
         attempt=attempt,
         attribution=attribution,
         config=config,
         ledger=ledger or _assumed(attempt.restart_count, attribution),
         mode=Mode.ACT,
+        course=course([judged, *earlier]),
     )
     return Judgement(observation, attribution, decide(case))
 

@@ -20,6 +20,7 @@ from slurm_recovery.cli.common import Context, end_quietly, is_ours, say_error, 
 COMMANDS = {
     "list": "slurm_recovery.cli.list_:list_incidents",
     "show": "slurm_recovery.cli.show:show",
+    "report": "slurm_recovery.cli.report:report",
     "nodes": "slurm_recovery.cli.nodes:nodes",
     "release": "slurm_recovery.cli.release:release",
     "explain": "slurm_recovery.cli.explain:explain",
@@ -27,6 +28,7 @@ COMMANDS = {
     "sweep": "slurm_recovery.cli.sweep:sweep",
     "config": "slurm_recovery.cli.config_:config",
     "check": "slurm_recovery.cli.check:check",
+    "drill": "slurm_recovery.cli.drill:drill",
     "setup": "slurm_recovery.cli.setup:setup",
     "manual": "slurm_recovery.cli.manual:manual",
 }

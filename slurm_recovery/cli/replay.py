@@ -93,8 +93,9 @@ def _of_incident(common: Context, number: int) -> Iterator[tuple[str, Judgement]
             raise CommandError(f"no incident {number} with an observation (srecover list --json shows the numbers)")
         attempt = incident.observation.attempt
         fast_failure = config.policy(attempt.partition).fast_failure
-        counted = ledger(attempt, store.history(attempt), fast_failure=fast_failure, cluster_hour=0)
-    yield f"incident-{number}", judge(incident.observation, config, counted)
+        earlier = store.history(attempt)
+        counted = ledger(attempt, earlier, fast_failure=fast_failure, cluster_hour=0)
+    yield f"incident-{number}", judge(incident.observation, config, counted, earlier)
 
 
 def _columns() -> tuple[Column, ...]:

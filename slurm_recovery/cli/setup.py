@@ -15,6 +15,7 @@ import typer
 from slurm_recovery.cli.common import Context
 from slurm_recovery.cli.tables import say
 from slurm_recovery.hooks.install import DEFAULT_HOOK_DIR, slurm_conf_lines
+from slurm_recovery.resume import FOLDER as RESUME
 
 if TYPE_CHECKING:
     from slurm_recovery.cli.cluster import Cluster
@@ -40,6 +41,12 @@ def setup(
     node: Annotated[
         bool, typer.Option("--node", help="On a compute node: install (or remove) its hooks, and nothing else.")
     ] = False,
+    spank: Annotated[
+        bool, typer.Option("--spank", help="Build the plugin for sbatch --recovery too, against Slurm's headers here.")
+    ] = False,
+    plugin_dir: Annotated[
+        Path | None, typer.Option(help="Folder for the plugin, where that is not the hooks' folder.")
+    ] = None,
 ) -> None:
     """Install the hooks and print the slurm.conf lines that switch them on.
 
@@ -49,21 +56,25 @@ def setup(
 
     Where EvidenceDir is set it also makes that folder and writes the hooks of compute nodes. Unless the nodes share
     the folder of the hooks, run it with --node on each of them too, with the same recovery.conf.
+
+    --spank needs make, a C compiler and Slurm's headers. sbatch, srun and salloc and every compute node load the plugin
+    from the same path; build it anew with each major release of Slurm.
     """
     common: Context = ctx.obj
     if " " in str(hook_dir) or not hook_dir.is_absolute():
         raise SetupError(f"{hook_dir}: strigger takes only an absolute path without blanks; hint: --hook-dir")
     if os.geteuid() != 0:
         raise SetupError("only root can install the hooks; hint: sudo srecover setup")
+    plugin = (plugin_dir or hook_dir).absolute() if spank else None
     if node:
-        _node(common, hook_dir, slurm_conf, remove)
+        _node(common, hook_dir, slurm_conf, remove, plugin)
     elif remove:
         _remove(common, hook_dir, slurm_conf)
     else:
-        _install(common, hook_dir, slurm_conf, trigger)
+        _install(common, hook_dir, slurm_conf, trigger, plugin)
 
 
-def _install(common: Context, hook_dir: Path, slurm_conf: Path | None, trigger: bool) -> None:
+def _install(common: Context, hook_dir: Path, slurm_conf: Path | None, trigger: bool, plugin: Path | None) -> None:
     from slurm_recovery.cli.cluster import Cluster
     from slurm_recovery.config.sample import sample
     from slurm_recovery.config.settings import Settings
@@ -94,12 +105,13 @@ def _install(common: Context, hook_dir: Path, slurm_conf: Path | None, trigger: 
     if config.settings.evidence_dir is not None:
         _make_evidence_dir(config.settings.evidence_dir, user)
         _install_node_hooks(config, hook_dir, cluster.slurm_conf)
+    _install_plugin(config, hook_dir, plugin)
     _print_lines(cluster, hook_dir, config)
     if trigger:
         _register(cluster, hook_dir)
 
 
-def _node(common: Context, hook_dir: Path, slurm_conf: Path | None, remove: bool) -> None:
+def _node(common: Context, hook_dir: Path, slurm_conf: Path | None, remove: bool, plugin: Path | None) -> None:
     """A compute node's part. It asks nobody: slurm.conf is read on the node, for its GPUs."""
     from slurm_recovery.cli.cluster import slurm_conf_of
     from slurm_recovery.hooks.install import remove_hooks
@@ -112,13 +124,45 @@ def _node(common: Context, hook_dir: Path, slurm_conf: Path | None, remove: bool
     if config.settings.evidence_dir is None:
         raise SetupError(f"{common.conf_path}: EvidenceDir is not set, so nodes have nothing to do; hint: set it first")
     _install_node_hooks(config, hook_dir, slurm_conf_of(config.settings, slurm_conf))
+    _install_plugin(config, hook_dir, plugin)
 
 
 def _install_node_hooks(config: Config, hook_dir: Path, slurm_conf: Path | None) -> None:
-    from slurm_recovery.hooks.install import install_node_hooks, node_hook_settings
+    from slurm_recovery.hooks.install import (
+        install_node_hooks,
+        install_task_prolog,
+        node_hook_settings,
+        task_prolog_settings,
+    )
 
-    for name in install_node_hooks(hook_dir, node_hook_settings(config, slurm_conf)):
+    changed = install_node_hooks(hook_dir, node_hook_settings(config, slurm_conf))
+    for name in (*changed, *install_task_prolog(hook_dir, task_prolog_settings(config))):
         _say(f"{hook_dir / name}: written")
+
+
+def _install_plugin(config: Config, hook_dir: Path, plugin_dir: Path | None) -> None:
+    """Build it where that was asked for; keep its line as recovery.conf says where it was built before."""
+    from slurm_recovery.hooks.spank import (
+        PLUGIN,
+        PLUGSTACK,
+        BuildError,
+        build_plugin,
+        installed_plugin,
+        write_plugstack,
+    )
+
+    plugin = plugin_dir / PLUGIN if plugin_dir else installed_plugin(hook_dir)
+    if plugin is None:
+        return
+    try:
+        if plugin_dir and build_plugin(plugin_dir):
+            _say(f"{plugin}: written")
+    except BuildError as error:
+        raise SetupError(str(error)) from None
+    if write_plugstack(hook_dir, config, plugin):
+        _say(f"{hook_dir / PLUGSTACK}: written")
+    _say("Add to plugstack.conf, on the nodes and wherever jobs are submitted:")
+    say(f"include {hook_dir / PLUGSTACK}")
 
 
 def _make_evidence_dir(path: Path, user: Account) -> None:
@@ -130,6 +174,7 @@ def _make_evidence_dir(path: Path, user: Account) -> None:
     path.chmod(0o2750)
     if path.stat().st_uid != 0:
         raise SetupError(f"{path}: does not belong to root; hint: export it with no_root_squash, or choose another")
+    _make_folder(path / RESUME, user)
 
 
 def _make_folder(path: Path, user: Account) -> None:
@@ -166,8 +211,7 @@ def _register(cluster: Cluster, hook_dir: Path) -> None:
 
 
 def _print_lines(cluster: Cluster, hook_dir: Path, config: Config) -> None:
-    from slurm_recovery.config.settings import YesNo
-    from slurm_recovery.hooks.install import node_conf_lines
+    from slurm_recovery.hooks.install import TASK_HOOK, node_conf_lines
 
     ours = f"{hook_dir}/epilog_slurmctld"
     there = cluster.config.get("epilogslurmctld", "")
@@ -182,8 +226,12 @@ def _print_lines(cluster: Cluster, hook_dir: Path, config: Config) -> None:
         say(f"# slurm.conf has EpilogSlurmctld={there} already: let that script call ours as its last command.")
     if config.settings.evidence_dir is not None:
         _say("Add to slurm.conf for the nodes, then scontrol reconfigure (an Epilog of your own may call ours):")
-        for line in node_conf_lines(hook_dir, config.settings.prolog_gate is YesNo.YES):
+        for line in node_conf_lines(hook_dir):
             say(line)
+        theirs = cluster.config.get("taskprolog", "(null)")
+        if theirs not in ("", "(null)") and f"{hook_dir}/{TASK_HOOK}" not in theirs:
+            say(f"# slurm.conf has TaskProlog={theirs} already, and takes only one: let that script call ours,")
+            say(f"# {hook_dir}/{TASK_HOOK}, and leave it its standard output.")
     _say("Run the sweep every minute:")
     say(f"systemctl link {units}/slurm-recovery-sweep.service")
     say(f"systemctl enable --now {units}/slurm-recovery-sweep.timer")
@@ -194,6 +242,7 @@ def _remove(common: Context, hook_dir: Path, slurm_conf: Path | None) -> None:
     from slurm_recovery.config.confile import ConfigError
     from slurm_recovery.config.settings import Settings
     from slurm_recovery.hooks.install import remove_hooks
+    from slurm_recovery.hooks.spank import plugstack_lines
 
     try:
         settings = common.config().settings
@@ -205,6 +254,9 @@ def _remove(common: Context, hook_dir: Path, slurm_conf: Path | None) -> None:
             "slurmctld still runs our hook; "
             f"hint: take the line with {hook_dir}/epilog_slurmctld out of slurm.conf and restart slurmctld first"
         )
+    plugstack = Path(cluster.config.get("plugstackconfig") or "/etc/slurm/plugstack.conf")
+    if plugstack_lines(plugstack):
+        raise SetupError(f"{plugstack} still loads our plugin; hint: take that line out first")
     if cluster.unreachable:
         what = f"the trigger cannot be cleared: {cluster.unreachable}"
         raise SetupError(f"{what}; hint: --slurm-conf PATH where Slurm does not find it; else start slurmctld")

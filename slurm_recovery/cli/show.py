@@ -80,8 +80,9 @@ def show(
     with common_of(ctx).store() as store:
         found = _by_number(store, number) if number is not None else _by_job(store, label, cluster, every=every)
         both = [(incident, store.steps(incident.id)) for incident in found]
+        earlier = {incident.id: store.history(incident.attempt) for incident in found}
     if as_json:
-        data = [document(*one) for one in both]
+        data = [document(*one, earlier[one[0].id]) for one in both]
         tables.say_json(data if every else data[0])
         return
     if log:
@@ -93,7 +94,7 @@ def show(
         if position:
             tables.say()
         asked = label if plain else f"--incident {incident.id}"
-        for line in described(incident, steps, f"srecover show {asked} --log"):
+        for line in described(incident, steps, f"srecover show {asked} --log", earlier[incident.id]):
             tables.say(line)
 
 
@@ -140,18 +141,30 @@ def _clusters(store: Store, cluster: str | None) -> list[str]:
     return list(dict.fromkeys(incident.attempt.cluster for incident in store.list(limit=NEWEST)))
 
 
-def document(incident: Incident, steps: Sequence[Step]) -> dict[str, Any]:
-    """The whole record and its audit, as data."""
-    return {**incident.model_dump(mode="json"), "steps": [step.model_dump(mode="json") for step in steps]}
+def document(incident: Incident, steps: Sequence[Step], earlier: Sequence[Incident] = ()) -> dict[str, Any]:
+    """The whole record, its audit, and what it gained over the earlier attempts, as data."""
+    from slurm_recovery.decide.progress import gains
+
+    gain = gains([incident, *earlier])[0]
+    return {
+        **incident.model_dump(mode="json"),
+        "steps": [step.model_dump(mode="json") for step in steps],
+        "gained": {"progress": gain.gained.value, "steps": gain.steps},
+    }
 
 
-def described(incident: Incident, steps: Sequence[Step], log_command: str) -> Iterator[str]:
-    """The lines of one incident, for people. `log_command` is the one that prints its log."""
+def described(
+    incident: Incident, steps: Sequence[Step], log_command: str, earlier: Sequence[Incident] = ()
+) -> Iterator[str]:
+    """The lines of one incident, for people. `log_command` prints its log; `earlier` are its job's former ones."""
+    from slurm_recovery.cli.progress import progress_lines
+
     yield from _head(incident)
     if incident.attribution:
         yield from _cause(incident, incident.attribution)
     if incident.observation:
         yield from _log_line(incident.observation, log_command)
+    yield from progress_lines([incident, *earlier], INDENT)
     if incident.decision:
         yield from _decision(incident, incident.decision, steps)
     yield from _timeline(incident, steps)
@@ -237,6 +250,7 @@ def _log_line(observation: Observation, command: str) -> Iterator[str]:
 
 
 def _decision(incident: Incident, decision: Decision, steps: Sequence[Step]) -> Iterator[str]:
+    from slurm_recovery.cli.progress import untaken_lines
     from slurm_recovery.cli.standing import done, excluded, not_excluded, started
 
     wanted = (*decision.exclude, *decision.avoid)
@@ -245,6 +259,7 @@ def _decision(incident: Incident, decision: Decision, steps: Sequence[Step]) -> 
     yield f"Decision: {decision.verdict.value}{nodes} ({done(incident)})"
     yield from (INDENT + line for line in not_excluded(incident, steps))
     yield f"{INDENT}because: {decision.because}"
+    yield from untaken_lines(incident, INDENT)
     delay = f" Backoff={duration(decision.delay)}" if decision.delay else ""
     stop = f" StopAction={decision.stop_action}" if decision.verdict.value == "stop" else ""
     yield f"{INDENT}Rule={decision.basis} Policy={decision.policy}{delay}{stop}"

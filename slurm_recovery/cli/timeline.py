@@ -15,10 +15,16 @@ WORDS = {
     "held": "requeue begun",
     "released": "may start",
     "running": "running again",
-    "productive": "first new checkpoint",
+    "productive": "progress again",
 }
 # A time of the record, and the action of the audit that tells of the same moment, and more.
-TOLD_BY = {"detected": "detected", "decided": "decided", "held": "requeue", "released": "release"}
+TOLD_BY = {
+    "detected": "detected",
+    "decided": "decided",
+    "held": "requeue",
+    "released": "release",
+    "productive": "productive",
+}
 SLURMS = ("ended", "running")  # told by Slurm, which counts whole seconds
 
 
@@ -55,7 +61,9 @@ def _times(incident: Incident, steps: Sequence[Step]) -> Iterator[Moment]:
 def _of_step(incident: Incident, step: Step) -> Moment:
     if step.kind == "note" and step.action == incident.stage.value and not incident.stage.open:
         return Moment(step.time, "note", "closed", ": ".join(filter(None, [stage_word(step.action), step.detail])))
-    return Moment(step.time, step.kind, step.action, step.detail, step.result)
+    # The sweep notes it when it has seen it, which may be long after it happened.
+    when = incident.times.get("productive", step.time) if step.action == "productive" else step.time
+    return Moment(when, step.kind, step.action, step.detail, step.result)
 
 
 def _order(moment: Moment, released: float) -> float:

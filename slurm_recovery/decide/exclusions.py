@@ -84,15 +84,16 @@ def _enough(excluded: set[str], job: Job, nodes: Mapping[str, Node]) -> bool:
     Features are only compared where the request is a plain conjunction (`a&b`); of anything richer Slurm
     itself is the judge, by Reason=BadConstraints after the release.
     """
-    usable = sum(1 for node in nodes.values() if node.name not in excluded and not node.away and _suits(node, job))
+    usable = sum(1 for node in nodes.values() if node.name not in excluded and not node.away and suits(node, job))
     return usable >= max(job.num_nodes, 1)
 
 
 def can_start_on(node: Node, job: Job) -> bool:
     """Whether the node is idle, and of the job's partition and features."""
-    return "IDLE" in node.state and not node.away and _suits(node, job)
+    return "IDLE" in node.state and not node.away and suits(node, job)
 
 
-def _suits(node: Node, job: Job) -> bool:
+def suits(node: Node, job: Job) -> bool:
+    """Whether the node is of the job's partition, and has the features that it asks for."""
     wanted = set(filter(None, job.features.split("&"))) if not set("|[](),*") & set(job.features) else set()
     return bool(node.partitions & set(job.partition.split(","))) and wanted <= node.features

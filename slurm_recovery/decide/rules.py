@@ -12,6 +12,7 @@ from typing import NamedTuple
 from slurm_recovery.attribute.reasons import HARDWARE_TRIES, REASONS, advised, requeues
 from slurm_recovery.config.settings import Config, Mode, Policy, StopAction
 from slurm_recovery.decide.history import Ledger
+from slurm_recovery.decide.progress import LOAD_FAILED, Course
 from slurm_recovery.job_options import JobOptions, allowed, read_options
 from slurm_recovery.records import Attempt, Attribution, Category, Decision, Trust, Verdict
 
@@ -37,6 +38,8 @@ class Case(NamedTuple):
     alike: Alike = Alike()
     faulty: tuple[tuple[str, str], ...] = ()  # nodes whose own kernel or NVML tells of a fault, and its reason
     avoid: tuple[tuple[str, float], ...] = ()  # nodes that a restart would avoid for suspicion, and how far each is
+    course: Course = Course()
+    successors: tuple[int, ...] = ()  # jobs that its user has queued to go on where it failed
 
     @property
     def policy(self) -> Policy:
@@ -47,8 +50,41 @@ class Case(NamedTuple):
         return self.attribution.reason
 
     @property
+    def options(self) -> JobOptions:
+        return options_of(self.attempt, self.policy)
+
+    @property
+    def max_requeues(self) -> int:
+        """The site's, or fewer where the job's owner wants fewer."""
+        wish = self.options.max_requeues
+        return self.policy.max_requeues if wish is None else min(wish, self.policy.max_requeues)
+
+    @property
+    def used(self) -> int:
+        """Restarts as MaxRequeues counts them: one that gained nothing counts twice."""
+        return self.ledger.restarts + self.wasted
+
+    @property
+    def wasted(self) -> int:
+        return self.course.in_all if self.policy.stop_after_no_progress else 0
+
+    @property
+    def retreats(self) -> bool:
+        """Whether an earlier checkpoint is what a restart tries, where the site does not say otherwise."""
+        own = self.config.reason(self.reason).action
+        return self.reason == LOAD_FAILED and self.course.retreat is not None and own is None
+
+    @property
     def action(self) -> Verdict:
+        if self.retreats:
+            return Verdict.REQUEUE
         return self.config.reason(self.reason).action or advised(self.attribution)
+
+    @property
+    def bequest(self) -> tuple[str, ...]:
+        """The nodes that successors are kept off: those that evidence names, not those of suspicion alone."""
+        named = self.attribution.suspect_nodes if self.action is Verdict.REQUEUE_EXCLUDE else ()
+        return tuple(dict.fromkeys((*named, *(node for node, _ in self.faulty))))
 
     @property
     def reason_budget(self) -> int:
@@ -58,7 +94,7 @@ class Case(NamedTuple):
         if self.avoid:  # each such restart tries other nodes, as one does that excludes a node
             return max(requeues(self.attribution), HARDWARE_TRIES)
         by_site = own.action is not None and own.action.restarts  # where we would stop, with no restarts at all
-        return requeues(self.attribution) or (self.policy.max_requeues if by_site else 0)
+        return requeues(self.attribution) or (self.max_requeues if by_site or self.retreats else 0)
 
 
 MOST_TOLD = 4  # suspected nodes of one sentence
@@ -101,11 +137,81 @@ def _ours_to_lift(case: Case) -> bool:
 
 def _count(case: Case) -> str:
     """Which restart this is, by the budget that runs out first."""
-    used, most = case.ledger.restarts, case.policy.max_requeues
+    used, most = case.used, case.max_requeues
     used_here, most_here = case.ledger.restarts_for(case.reason), case.reason_budget
     if most_here - used_here < most - used:
         return f"restart {used_here + 1} of {most_here} for {case.reason}"
+    if case.wasted:
+        return f"restart {case.ledger.restarts + 1}, counted as {used + 1} of {most} ({_twice(case)})"
     return f"restart {used + 1} of {most}"
+
+
+def _twice(case: Case) -> str:
+    return f"{case.wasted} without progress count{'s' if case.wasted == 1 else ''} double"
+
+
+def _used_up(case: Case) -> str:
+    """Whose budget of a job's restarts is used up, and how they were counted."""
+    own = "" if case.max_requeues == case.policy.max_requeues else ", as its owner wants (max-requeues)"
+    if own and not case.max_requeues:
+        return "not to be restarted, as its owner wants (max-requeues=0)"
+    if case.wasted:
+        return f"{case.ledger.restarts} restarts count as {case.used} of {case.max_requeues}{own}: {_twice(case)}"
+    return f"{case.used} of {case.max_requeues} restarts used{own}"
+
+
+def _no_progress(case: Case) -> str:
+    count = case.course.in_a_row
+    restarts = f"{count} restarts in a row" if count > 1 else "a restart"
+    step = "" if case.course.step is None else f"; last step {case.course.step}"
+    return f"{restarts} without a newer checkpoint or a later step (StopAfterNoProgress){step}"
+
+
+def _warning(case: Case) -> str:
+    """AdminComment cannot be set on a job that has ended: its owner is told while the job may still go on."""
+    count, most = case.course.in_a_row, case.policy.stop_after_no_progress
+    if not count or not most:
+        return ""
+    restarts = f"last {count} restarts" if count > 1 else "last restart"
+    return f"no progress in the {restarts}: each counts double, and {most} in a row stop the job (StopAfterNoProgress)"
+
+
+def _no_checkpoint_left(case: Case) -> bool:
+    return case.reason == LOAD_FAILED and case.course.at_fault and case.action is Verdict.STOP
+
+
+def _none_left(case: Case) -> str:
+    count = case.course.refused
+    return "no complete checkpoint is left to begin from" + (f": {count} could not be loaded" if count else "")
+
+
+def _retreat(case: Case) -> str:
+    retreat = case.course.retreat
+    step = "" if retreat is None or retreat.step is None else f", of step {retreat.step}"
+    return f"{_count(case)}, from an earlier checkpoint{step}: {REASONS[case.reason].sentence}"
+
+
+SUCCESSOR = "successor"
+
+
+def _has_successor(case: Case) -> bool:
+    """Whether its user has queued the restart himself, and one may help. Where none would, what he does is his own.
+
+    It goes before `no_requeue`, for who builds such a chain often submits so, and before the budgets: his restarts are
+    not ours.
+    """
+    stops = case.action is Verdict.STOP or common_cause(case) or case.attempt.expedited
+    by_exit = case.attempt.signal == 0 and case.attempt.exit_code in case.policy.stop_exit
+    useful = case.action.restarts and not stops and not by_exit
+    return bool(case.successors) and not case.requeued_by_slurm and useful
+
+
+def _goes_on(case: Case) -> str:
+    jobs = ",".join(map(str, case.successors))
+    nodes = ",".join(case.bequest)
+    without = f", without {nodes}" if nodes else ", no node excluded"
+    told = f"its user has queued the restart, job {jobs}: it goes on{without}, and this one is not requeued"
+    return f"{told}: {REASONS[case.reason].sentence}"
 
 
 RULES: Sequence[Rule] = (
@@ -115,6 +221,7 @@ RULES: Sequence[Rule] = (
     Rule(
         "interactive", Verdict.NONE, lambda c: not c.attempt.batch, lambda c: "an interactive job cannot be requeued"
     ),
+    Rule(SUCCESSOR, Verdict.NONE, _has_successor, _goes_on),
     Rule(
         "no_requeue",
         Verdict.NONE,
@@ -139,6 +246,7 @@ RULES: Sequence[Rule] = (
         lambda c: c.attempt.signal == 0 and c.attempt.exit_code in c.policy.stop_exit,
         lambda c: f"exit code {c.attempt.exit_code} means do not restart (StopExit)",
     ),
+    Rule("no_checkpoint_left", Verdict.STOP, _no_checkpoint_left, _none_left),
     Rule(
         "reason_stops",
         Verdict.STOP,
@@ -154,11 +262,12 @@ RULES: Sequence[Rule] = (
     ),
     Rule("reason_none", Verdict.NONE, lambda c: c.action is Verdict.NONE, lambda c: REASONS[c.reason].sentence),
     Rule(
-        "budget_job",
+        "no_progress",
         Verdict.STOP,
-        lambda c: c.ledger.restarts >= c.policy.max_requeues,
-        lambda c: f"{c.ledger.restarts} of {c.policy.max_requeues} restarts used",
+        lambda c: c.course.in_a_row >= c.policy.stop_after_no_progress > 0,
+        _no_progress,
     ),
+    Rule("budget_job", Verdict.STOP, lambda c: c.used >= c.max_requeues, _used_up),
     Rule(
         "budget_reason",
         Verdict.STOP,
@@ -179,6 +288,7 @@ RULES: Sequence[Rule] = (
         lambda c: f"{c.ledger.cluster_hour} of {c.config.settings.max_requeues_per_hour} restarts used on the cluster "
         "within an hour",
     ),
+    Rule("earlier_checkpoint", Verdict.REQUEUE, lambda c: c.retreats, _retreat),
     Rule(
         "exclude",
         Verdict.REQUEUE_EXCLUDE,
@@ -199,6 +309,8 @@ def decide(case: Case) -> Decision:
     rule = next(rule for rule in RULES if rule.applies(case))
     verdict = rule.verdict or case.action
     exclude = case.attribution.suspect_nodes if verdict is Verdict.REQUEUE_EXCLUDE else ()
+    if rule.basis == SUCCESSOR:
+        exclude = case.bequest
     decision = Decision(
         verdict=verdict,
         basis=rule.basis,
@@ -208,6 +320,8 @@ def decide(case: Case) -> Decision:
         act=case.mode is Mode.ACT,
         stop_action=StopAction.HOLD if rule.basis == "common_cause" else case.policy.stop_action,
         policy=case.config.digest,
+        warning=_warning(case) if verdict.restarts else "",
+        untaken=case.options.refused,
     )
     return _avoiding(_excluding(decision, case.faulty), case.avoid) if verdict.restarts else decision
 

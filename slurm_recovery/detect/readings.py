@@ -83,7 +83,8 @@ def gaps_of(report: NodeReport) -> tuple[Gap, ...]:
 
 
 def _source(name: str) -> Source:
-    return {source.value: source for source in (Source.KERNEL_LOG, Source.NVML)}.get(name, Source.NODE)
+    known = (Source.KERNEL_LOG, Source.NVML, Source.CHECKPOINT)
+    return {source.value: source for source in known}.get(name, Source.NODE)
 
 
 def _kernel(report: NodeReport, signatures: Sequence[Signature]) -> tuple[Evidence, ...]:

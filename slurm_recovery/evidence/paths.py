@@ -37,9 +37,8 @@ def expand_pattern(pattern: str, attempt: Attempt) -> str:
     return os.path.join(attempt.work_dir or "/", path)
 
 
-def log_paths(attempt: Attempt) -> tuple[str, ...]:
-    """Standard output, and standard error where it goes elsewhere."""
+def log_paths(attempt: Attempt, further: str = "") -> tuple[str, ...]:
+    """Standard output, standard error where it goes elsewhere, and the pattern of a further log."""
     paths = [expand_pattern(attempt.stdout, attempt)]
-    if attempt.stderr:
-        paths.append(expand_pattern(attempt.stderr, attempt))
+    paths += [expand_pattern(pattern, attempt) for pattern in (attempt.stderr, further) if pattern]
     return tuple(dict.fromkeys(paths))

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import ast
 import importlib.resources
+import json
 import os
 import py_compile
 import re
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
 
 from slurm_recovery.config.settings import Config, YesNo
+from slurm_recovery.job_options import CHECKPOINT
 
 HOOKS = ("epilog_slurmctld", "node_down")
 MODULE = "slurm_recovery_hook.py"
@@ -25,7 +28,10 @@ NODE_HOOKS = {
     "health_check": "health_check",
 }
 NODE_MODULE = "slurm_recovery_node_hook.py"
+TASK_HOOK = "task_prolog"
+TASK_MODULE = "slurm_recovery_task_prolog.py"
 HEALTH_INTERVAL = 300  # seconds between two health checks, as setup proposes
+OTHERS = ("plugstack.conf", "slurm_recovery.so")  # hooks/spank.py writes them
 UNITS = ("slurm-recovery-sweep.service", "slurm-recovery-sweep.timer")
 DEFAULT_HOOK_DIR = Path("/usr/local/libexec/slurm_recovery")
 _SETTINGS = re.compile(r"^SETTINGS = \{.*?^\}$", re.MULTILINE | re.DOTALL)
@@ -36,12 +42,12 @@ def slurm_conf_lines(hook_dir: Path) -> tuple[str, ...]:
     return (f"EpilogSlurmctld={hook_dir}/epilog_slurmctld",)
 
 
-def node_conf_lines(hook_dir: Path, gate: bool) -> tuple[str, ...]:
-    """What else the administrator adds where EvidenceDir is set. The Prolog is only worth its start with the gate."""
-    prolog = (f"Prolog={hook_dir}/prolog.d/50-slurm-recovery",) if gate else ()
+def node_conf_lines(hook_dir: Path) -> tuple[str, ...]:
+    """What else the administrator adds where EvidenceDir is set."""
     return (
         f"Epilog={hook_dir}/epilog.d/50-slurm-recovery",
-        *prolog,
+        f"Prolog={hook_dir}/prolog.d/50-slurm-recovery",
+        f"TaskProlog={hook_dir}/{TASK_HOOK}",
         f"HealthCheckProgram={hook_dir}/health_check",
         f"HealthCheckInterval={HEALTH_INTERVAL}",
         "HealthCheckNodeState=ANY",
@@ -81,6 +87,10 @@ def node_hook_settings(config: Config, slurm_conf: Path | None) -> dict[str, Any
         "--kernel-log-bytes": str(settings.kernel_log_bytes),
         "--job-log-bytes": str(settings.job_log_bytes),
         "--max-drains-per-hour": str(settings.max_drains_per_hour),
+        "--run-dir": settings.run_dir,
+        "--checkpoint": "yes" if CHECKPOINT in settings.job_options else "no",
+        "--checkpoint-otherwise": _otherwise(config),
+        "--checkpoint-formats": _formats(config),
         **({"--slurm-conf": str(slurm_conf)} if slurm_conf else {}),
     }
     environment = {"PATH": "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin", "LANG": "C.UTF-8"}
@@ -92,7 +102,34 @@ def node_hook_settings(config: Config, slurm_conf: Path | None) -> dict[str, Any
         "environment": environment,
         "timeout": settings.evidence_timeout,
         "gate": settings.prolog_gate is YesNo.YES,
+        "run_dir": settings.run_dir,
     }
+
+
+def task_prolog_settings(config: Config) -> dict[str, Any]:
+    """What TaskProlog has to know. Every user can read it."""
+    settings = config.settings
+    timeout = settings.task_prolog_timeout
+    options = ("--timeout", f"{timeout:g}", "--checkpoint-formats", _formats(config))
+    return {
+        "look": [sys.executable, "-I", "-m", "slurm_recovery.node.look", *options],
+        "environment": {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"},
+        "timeout": timeout,
+        "run_dir": settings.run_dir,
+    }
+
+
+def _formats(config: Config) -> str:
+    """The site's own kinds of checkpoint, for a command line."""
+    formats = config.checkpoint_formats.items()
+    return json.dumps([[name, one.pattern, one.marker] for name, one in formats], separators=(",", ":"))
+
+
+def _otherwise(config: Config) -> str:
+    """Partitions whose jobs may name a checkpoint folder where others may not, or the other way round."""
+    usual = CHECKPOINT in config.settings.job_options
+    differing = [name for name, policy in config.partitions.items() if (CHECKPOINT in policy.job_options) != usual]
+    return ",".join(sorted(differing))
 
 
 def system_python() -> str:
@@ -110,7 +147,17 @@ def hook_text(name: str, settings: dict[str, Any], python: str) -> str:
     rows = "".join(f'    "{key}": {value!r},\n' for key, value in settings.items())
     text = _SETTINGS.sub(lambda match: f"SETTINGS = {{\n{rows}}}", text, count=1)
     text = text.replace("#!/usr/bin/python3 -IS", f"#!{python} -IS", 1)
-    return text.replace("\npython=/usr/bin/python3\n", f"\npython={python}\n", 1)
+    text = text.replace("\npython=/usr/bin/python3\n", f"\npython={python}\n", 1)
+    if settings.get("gate"):
+        text = text.replace("\ngate=no\n", "\ngate=yes\n", 1)
+    if run_dir := settings.get("run_dir"):
+        text = text.replace("\nrun_dir=/run/slurm_recovery\n", f"\nrun_dir={_for_sh(run_dir)}\n", 1)
+    return text
+
+
+def _for_sh(path: str) -> str:
+    """A word of sh's, with `%n` as the node's name."""
+    return '"$SLURMD_NODENAME"'.join(shlex.quote(part) if part else "" for part in path.split("%n"))
 
 
 def written_settings(path: Path) -> dict[str, Any] | None:
@@ -131,6 +178,11 @@ def install_hooks(hook_dir: Path, settings: dict[str, Any]) -> list[str]:
 def install_node_hooks(hook_dir: Path, settings: dict[str, Any]) -> list[str]:
     """The same for the hooks of compute nodes."""
     return _install(hook_dir, tuple(NODE_HOOKS), NODE_MODULE, settings)
+
+
+def install_task_prolog(hook_dir: Path, settings: dict[str, Any]) -> list[str]:
+    """The same for TaskProlog, which needs the node hooks' module beside its own."""
+    return _install(hook_dir, (TASK_HOOK,), TASK_MODULE, settings)
 
 
 def _install(hook_dir: Path, hooks: tuple[str, ...], module: str, settings: dict[str, Any]) -> list[str]:
@@ -159,9 +211,10 @@ def write_units(folder: Path, conf_path: Path, user: str, slurm_conf: Path | Non
 def remove_hooks(hook_dir: Path) -> list[str]:
     """Take out what install_hooks and write_units wrote; anything else in the folder stays, and so does it."""
     cache = hook_dir / "__pycache__"
-    paths = [hook_dir / name for name in (*HOOKS, MODULE, *NODE_HOOKS, NODE_MODULE)]
+    paths = [hook_dir / name for name in (*HOOKS, MODULE, *NODE_HOOKS, NODE_MODULE, TASK_HOOK, TASK_MODULE, *OTHERS)]
     paths += [hook_dir / "systemd" / name for name in UNITS]
-    paths += list(cache.glob("slurm_recovery_*hook.*.pyc"))
+    for module in (MODULE, NODE_MODULE, TASK_MODULE):
+        paths += list(cache.glob(f"{module.removesuffix('.py')}.*.pyc"))
     gone = [path for path in paths if path.exists()]
     for path in gone:
         path.unlink()

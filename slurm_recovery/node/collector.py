@@ -5,6 +5,8 @@ process of its own, all at once, and one that hangs or fails is a gap. So a repo
 parts. Standard library and pynvml only: the controller, not the node, says what a reading means; only the Prolog's
 gate must judge here. Sends no RPC.
 
+Before a job starts it also leaves there what the job is to be told (`start`, and `gate`).
+
 Exit status: 0 written; 99 (`gate` only) the node must not get the job; else nothing was written, with one line of why.
 """
 
@@ -21,17 +23,22 @@ import stat
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from slurm_recovery.evidence.as_user import Child, TooLate, Write
-from slurm_recovery.node import job_tail
+from slurm_recovery.node import checkpoints, job_tail
 from slurm_recovery.node.report_file import HEALTH, MOST_BYTES, Refused, is_node, write_report
+
+if TYPE_CHECKING:
+    from slurm_recovery.resume import Resume
 
 FORMAT = 1  # node_report.FORMAT
 REFUSED = 99
 NICE = 19
 SHARE_OF_PARTS = 0.7  # of the timeout; the rest is for writing
 SHARE_OF_LAST = 0.2  # for reading the last health report, before the parts
+SHARE_OF_RESUME = 0.4  # for reading what the controller tells a restarted job
+SHARE_OF_FINDING = 0.8  # of the time of its part: then what was found so far is told
 SKEW = 60.0  # seconds that a job's start may lie before it in the node's clock
 DAY = 86400.0  # how far back the kernel's log is read where Slurm does not tell the job's start
 MOST_GAPS = 64
@@ -47,7 +54,7 @@ Answer = dict[str, Any]
 
 def options(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="slurm_recovery.node.collector", description=__doc__, allow_abbrev=False)
-    parser.add_argument("--kind", required=True, choices=("epilog", "health", "gate"))
+    parser.add_argument("--kind", required=True, choices=("epilog", "health", "gate", "start"))
     parser.add_argument("--evidence-dir", required=True)
     parser.add_argument("--timeout", type=float, default=5.0, help="seconds until the hook ends us")
     parser.add_argument("--evidence-bytes", type=int, default=16 << 20)
@@ -56,6 +63,10 @@ def options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--job-log-bytes", type=int, default=1 << 20)
     parser.add_argument("--slurm-conf", default="", help="where Slurm does not tell it")
     parser.add_argument("--max-drains-per-hour", type=int, default=4)
+    parser.add_argument("--run-dir", default="/run/slurm_recovery", help="%%n is the node's name")
+    parser.add_argument("--checkpoint", choices=("yes", "no"), default="yes", help="whether a job may name its folder")
+    parser.add_argument("--checkpoint-otherwise", default="", help="partitions, with commas, where that is not so")
+    parser.add_argument("--checkpoint-formats", default="[]", help="JSON: a list of [name, pattern, marker]")
     return parser.parse_args(arguments)
 
 
@@ -72,7 +83,10 @@ def main(arguments: Sequence[str]) -> int:
         return say(f"SLURMD_NODENAME is {node[:80]!r}; hint: only slurmd runs this hook")
     collector = Collector(asked, node, started())
     try:
-        return collector.gate() if asked.kind == "gate" else collector.report()
+        if asked.kind in ("start", "gate"):
+            collector.tell()
+            return collector.gate() if asked.kind == "gate" else 0
+        return collector.report()
     except Refused as refused:
         say(str(refused))
         return 0
@@ -109,8 +123,10 @@ class Collector:
         self.gaps: list[dict[str, str]] = []
 
     def report(self) -> int:
-        """`epilog` and `health`: all parts, written."""
+        """`epilog` and `health`: all parts, written. Of a good end only what the job saved, and only where it did."""
         report = self.empty()
+        if self.asked.kind == "epilog" and self.ended_well():
+            return self.saved(report)
         last = self.last_health(report["boot_id"])
         since = self.kernel_since(report, last)
         report["kernel_since"] = since
@@ -126,11 +142,62 @@ class Collector:
             ]
             if self.asked.kind == "epilog" and (logs := self.job_logs(report["start_time"], deadline)):
                 parts.append(running.enter_context(logs))
+            if self.asked.kind == "epilog" and (look := self.checkpoints(deadline)):
+                parts.append(running.enter_context(look))
             self.take(report, self.gpus(deadline))
             for part in parts:
                 self.take(report, part.answer())
         self.write(report, HEALTH if self.asked.kind == "health" else f"{report['job_id']}.{self.nanoseconds}.json")
         return 0
+
+    def saved(self, report: Answer) -> int:
+        """A restarted job that ended well: its checkpoints, where it has a folder of them."""
+        report["kernel_since"] = self.now  # nothing before it was looked at
+        look = self.checkpoints(self.began + self.asked.timeout * SHARE_OF_PARTS)
+        if look:
+            with look:
+                self.take(report, look.answer())
+            self.write(report, f"{report['job_id']}.{self.nanoseconds}.json")
+        return 0
+
+    def tell(self) -> None:
+        """Leave in RunDir what TaskProlog tells the job; nothing of it is worth keeping the job from its start."""
+        from slurm_recovery.node.told import merge, number, remove_told, write_told
+        from slurm_recovery.resume import Refused as Disbelieved
+
+        told = os.environ
+        job_id = number(told, "SLURM_JOB_ID")
+        run_dir = self.asked.run_dir.replace("%n", self.node)
+        deadline = self.began + self.asked.timeout * SHARE_OF_RESUME
+        restarts = number(told, "SLURM_JOB_RESTART_COUNT")
+        folder = checkpoints.folder_of(told, self.may_name_a_folder())
+        try:
+            remove_told(run_dir, job_id)
+            if restarts or folder:
+                resume = merge(job_id, restarts, folder, self.written(job_id, deadline) if restarts else None)
+                write_told(run_dir, resume, number(told, "SLURM_JOB_UID"))
+        except Disbelieved as refused:
+            say(str(refused))
+        except OSError as error:
+            say(f"{run_dir}: {named(error)}; hint: RunDir; job {job_id} is not told that it is a restart")
+
+    def written(self, job_id: int, deadline: float) -> Resume | None:
+        """What the controller wrote for the job. A child reads it: EvidenceDir may hang."""
+        from slurm_recovery.resume import Refused as Disbelieved
+        from slurm_recovery.resume import decode, encode, read_resume
+
+        def work() -> Answer:
+            try:
+                resume = read_resume(self.asked.evidence_dir, job_id)
+            except Disbelieved as refused:
+                raise ValueError(str(refused)) from None
+            return {"resume": encode(resume).decode("ascii") if resume else ""}
+
+        with Part("node", self.asked.evidence_dir, work, 0, deadline) as part:
+            answer = part.answer()
+        for gap in answer.get("gaps", []):
+            say(f"{self.asked.evidence_dir}: {gap['why']}; job {job_id} is not told why it was restarted")
+        return decode(str(answer["resume"]).encode()) if answer.get("resume") else None
 
     def gate(self) -> int:
         """Only the GPUs; a node with a fault that is proven and present refuses, if the brake allows it."""
@@ -180,6 +247,7 @@ class Collector:
             "kernel": "",
             "kernel_since": 0.0,
             "logs": [],
+            "checkpoints": None,
             "gaps": [],
         }
 
@@ -250,6 +318,31 @@ class Collector:
         if job.node != self.node:
             return None
         return Part("job_log", "the job's log", lambda: job_tail.read_logs(job, most), job.user_id, deadline)
+
+    def checkpoints(self, deadline: float) -> Part | None:
+        """On the batch node only; as the job's user. None where nobody knows a folder."""
+        folder = checkpoints.folder_of(os.environ, self.may_name_a_folder())
+        if not folder or job_tail.batch_node(os.environ.get("SLURM_NODELIST", "")) != self.node:
+            return None
+        user = number(os.environ.get("SLURM_JOB_UID"))
+        if user is None:
+            self.gaps.append(checkpoints.gap(folder, "Slurm did not tell the job's user"))
+            return None
+        rules = checkpoints.rules_of(self.asked.checkpoint_formats)
+        until = time.monotonic() + (deadline - time.monotonic()) * SHARE_OF_FINDING
+        what = checkpoints.printable(folder)
+        return Part(checkpoints.SOURCE, what, lambda: checkpoints.look(folder, rules, until), user, deadline)
+
+    def may_name_a_folder(self) -> bool:
+        """JobOptions of the job's partition."""
+        partition = os.environ.get("SLURM_JOB_PARTITION", "")
+        otherwise = bool(partition) and partition in self.asked.checkpoint_otherwise.split(",")
+        return (self.asked.checkpoint == "yes") is not otherwise
+
+    def ended_well(self) -> bool:
+        """As the hook sees it; where Slurm says nothing, the job counts as failed."""
+        told = [os.environ.get(f"SLURM_JOB_{name}") for name in ("EXIT_CODE", "EXIT_CODE2", "DERIVED_EC")]
+        return told[1] == "0:0" and told[0] in (None, "0") and told[2] in (None, "0")
 
 
 class Part:

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from slurm_recovery.hostlist import expand, fold
-from slurm_recovery.slurm.dependency import names_job
+from slurm_recovery.records import Size
 from slurm_recovery.slurm.errors import Refused, SlurmUnavailable, UnknownJob, UnknownNode, from_text
-from slurm_recovery.slurm.port import Job, Node, drain_reason, job_record
+from slurm_recovery.slurm.port import Job, Node, Waiting, drain_reason, job_record
 
 Reader = Callable[[str], object]
 
@@ -159,9 +159,26 @@ class Commands:
         except (ValueError, KeyError, TypeError) as error:
             raise Refused(f"squeue --json: not what was expected: {error!r}") from error
 
-    def dependents(self, job: Job) -> tuple[int, ...]:
-        rows = self._table("squeue", "--states", "pending", fields=("JobID", "Dependency"))
-        return tuple(sorted({int(row[0]) for row in rows if names_job(row[1], job)}))
+    def waiting(self) -> Sequence[Waiting]:
+        fields = ("JobID", "ArrayJobID", "UserID", "Dependency", "Name")
+        rows = self._table("squeue", "--states", "pending", fields=fields)
+        return tuple(
+            Waiting(job_id=int(job), array_job_id=_number(array), user_id=int(user), name=_text(name), dependency=told)
+            for job, array, user, told, name in rows
+            if _text(told)
+        )
+
+    def request(self, job: Job) -> Size | None:
+        # The TRES of a pending job are those that it asks for. squeue's NumNodes is not: see the port.
+        fields = ("JobID", "tres-alloc", "NumTasks", "tres-per-job", "HetJobID")
+        try:
+            rows = self._table("squeue", "--states", "all", *_named([job.job_id]), fields=fields)
+        except UnknownJob:
+            return None
+        row = next((row for row in rows if row[0] == str(job.job_id)), None)
+        if row is None or _setting(row[3]) or _number(row[4]):
+            return None
+        return _size(row[1], _count(row[2]))
 
     def nodes(self) -> Mapping[str, Node]:
         fields = ("NodeList", "StateComplete", "Partition", "features", "Reason", "UserLong", "Timestamp")
@@ -191,6 +208,7 @@ class Commands:
         excluded: Sequence[str] | None = None,
         start_in: float | None = None,
         admin_comment: str | None = None,
+        size: Size | None = None,
     ) -> None:
         changes = []
         if excluded is not None:
@@ -199,6 +217,10 @@ class Commands:
             changes.append("StartTime=now" + (f"+{round(start_in)}" if start_in >= 1 else ""))
         if admin_comment is not None:
             changes.append(f"AdminComment={admin_comment}")
+        if size is not None:  # all of it: 26.05 works out wrong CPUs by itself, 22.05 keeps the former ones; and of a
+            # single number both keep the former one as the most
+            nodes = f"NumNodes={size.nodes}-{size.nodes}"
+            changes += [nodes, f"NumTasks={size.tasks}", f"NumCPUs={size.cpus}"]
         if changes:
             for label in self._parts(job):
                 self._run("scontrol", "update", f"JobId={label}", *changes)
@@ -285,6 +307,13 @@ def _asked(values: Mapping[str, Any], ids: Collection[int]) -> bool:
 
 def _values(row: Sequence[str]) -> dict[str, Any]:
     return {name: read(cell) for cell, (name, read) in zip(row, _FIELDS.values(), strict=True)}
+
+
+def _size(tres: str, tasks: int) -> Size | None:
+    """Of `cpu=4,mem=16000M,node=4,billing=4`, which Slurm makes."""
+    told = dict(pair.split("=", 1) for pair in tres.split(",") if "=" in pair)
+    nodes, cpus = _count(told.get("node", "")), _count(told.get("cpu", ""))
+    return Size(nodes=nodes, tasks=tasks, cpus=cpus) if nodes and cpus else None
 
 
 def _first_tasks(records: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:

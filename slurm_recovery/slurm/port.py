@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
-from slurm_recovery.records import Record
+from slurm_recovery.records import Record, Size
 
 # slurm.h job_states and squeue(1) "JOB STATE CODES".
 ENDED = frozenset(
@@ -192,6 +192,17 @@ class Node(Record):
         return bool(self.state & AWAY)
 
 
+class Waiting(Record):
+    """A pending job that depends on others; `dependency` as squeue prints it. `array_job_id` is its own id where it is
+    no array."""
+
+    job_id: int
+    array_job_id: int | None = None
+    user_id: int = -1
+    name: str = ""
+    dependency: str = ""
+
+
 class Slurm(Protocol):
     """What an adapter must be able to do. A deed on the leader of a het job is done to all its components."""
 
@@ -201,8 +212,16 @@ class Slurm(Protocol):
     def jobs(self, ids: Collection[int]) -> Mapping[int, Job]:
         """These jobs by their own ids, a het job's components with its leader; forgotten ones are left out."""
 
-    def dependents(self, job: Job) -> tuple[int, ...]:
-        """Ids of pending jobs that name this job (or its array, or its het leader) as a dependency."""
+    def waiting(self) -> Sequence[Waiting]:
+        """All pending jobs that depend on others, by one question however many there are."""
+
+    def request(self, job: Job) -> Size | None:
+        """What a pending job asks for at least; None where fewer nodes cannot be asked for, or slurmctld forgot it.
+
+        Unlike `Job.num_nodes`, which of a requeued job tells how many it had (22.05), it is what Slurm will look for:
+        of `-N 2-4` it is 2. None: a het job, or one that asks for GPUs by its whole (`--gpus`), which Slurm does not
+        let anybody change.
+        """
 
     def nodes(self) -> Mapping[str, Node]:
         """All nodes, by one question however many there are."""
@@ -220,10 +239,13 @@ class Slurm(Protocol):
         excluded: Sequence[str] | None = None,
         start_in: float | None = None,
         admin_comment: str | None = None,
+        size: Size | None = None,
     ) -> None:
-        """Set ExcNodeList (replaced as a whole; empty clears it), StartTime (seconds from now) and AdminComment.
+        """Set ExcNodeList (replaced as a whole; empty clears it), StartTime (seconds from now), AdminComment, and how
+        many nodes (no more and no less), tasks and CPUs it asks for.
 
-        All or nothing: UnknownNode leaves everything as it was.
+        All or nothing: UnknownNode leaves everything as it was. With a size, a job that runs is refused (NumNodes by
+        itself would take nodes away from it, 22.05).
         """
 
     def release(self, job: Job) -> None:

@@ -10,7 +10,9 @@ pyslurm is used where it tells all; the rest is handed to the commands adapter:
 - deeds on array tasks and het jobs: a bare id may mean all of them, and a task's own id, none (cancel does nothing);
 - log names in which a `%` or a backslash is left after pyslurm's expansion, text that is not UTF-8, and a pyslurm
   without Job.excluded_nodes;
-- clearing a value, State=SpecialExit, slurm.conf, `--requeue=expedite`: pyslurm has no word for them.
+- dependencies: pyslurm 22.5.3 does not know `singleton`, nor whether all or any conditions count;
+- clearing a value, State=SpecialExit, slurm.conf, `--requeue=expedite`, the number of nodes that a requeued job asks
+  for: pyslurm has no word for them.
 A comment that is the word `None` reads as none. An RPC takes as long as Slurm lets it (10 to 20 s without slurmctld).
 """
 
@@ -21,10 +23,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from slurm_recovery.hostlist import expand
+from slurm_recovery.records import Size
 from slurm_recovery.slurm.commands import Commands, given_reason, node_state, one_node
-from slurm_recovery.slurm.dependency import names_job
 from slurm_recovery.slurm.errors import UnknownJob, from_text
-from slurm_recovery.slurm.port import ENDED, WAITING, Job, Node, job_record
+from slurm_recovery.slurm.port import ENDED, Job, Node, Waiting, job_record
 
 _FEW = 20  # up to so many jobs are loaded one by one, more of them in one answer with all
 _LOG_LIMIT = 1023  # pyslurm expands log names into 1024 bytes
@@ -54,11 +56,11 @@ class PySlurm:
             **self._commands.jobs(untold),
         }
 
-    def dependents(self, job: Job) -> tuple[int, ...]:
-        with self._translated("pyslurm Jobs.load"):
-            records = list(self._pyslurm.Jobs.load().values())
-        waiting = (record for record in records if record.state in WAITING)
-        return tuple(sorted(record.id for record in waiting if names_job(_dependency(record), job)))
+    def waiting(self) -> Sequence[Waiting]:
+        return self._commands.waiting()
+
+    def request(self, job: Job) -> Size | None:
+        return self._commands.request(job)
 
     def nodes(self) -> Mapping[str, Node]:
         with self._translated("pyslurm Nodes.load"):
@@ -81,6 +83,7 @@ class PySlurm:
         excluded: Sequence[str] | None = None,
         start_in: float | None = None,
         admin_comment: str | None = None,
+        size: Size | None = None,
     ) -> None:
         changes: dict[str, object] = {}
         if excluded is not None:
@@ -89,8 +92,9 @@ class PySlurm:
             changes["begin_time"] = "now" + (f"+{round(start_in)}" if start_in >= 1 else "")
         if admin_comment is not None:
             changes["admin_comment"] = admin_comment
-        if not _alone(job) or not all(changes.values()):  # pyslurm takes an empty value for "leave it"
-            self._commands.update(job, excluded=excluded, start_in=start_in, admin_comment=admin_comment)
+        # pyslurm takes an empty value for "leave it".
+        if size is not None or not _alone(job) or not all(changes.values()):
+            self._commands.update(job, excluded=excluded, start_in=start_in, admin_comment=admin_comment, size=size)
         elif changes:
             with self._translated(f"pyslurm modify {job.job_id}"):
                 self._handle(job).modify(self._pyslurm.JobSubmitDescription(**changes))
@@ -203,12 +207,6 @@ def _values(record: Any) -> dict[str, object]:
 
 def _given(reason: str | None) -> str:
     return "" if reason in (None, "None") else str(reason)
-
-
-def _dependency(record: Any) -> str:
-    """squeue's Dependency again, of pyslurm's {"afterok": ["12(unfulfilled)"], "satisfy": "all", ...}."""
-    terms = (record.dependencies or {}).items()
-    return ",".join(f"{kind}:{':'.join(map(str, jobs))}" for kind, jobs in terms if isinstance(jobs, list) and jobs)
 
 
 def _node(record: Any) -> Node:

@@ -1,6 +1,6 @@
 """The ledger of nodes: where attempts ran and how they ended, and each node's history.
 
-Owns the questions asked of the tables `run` and `node_event`; what follows from the answers is
+Owns the questions asked of the tables `run`, `exposure` and `node_event`; what follows from the answers is
 attribute/suspicion.py's and decide/isolation.py's. Errors, transactions and time limits are as in `store.py`.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import accumulate, takewhile
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import structlog
 from sqlalchemy import Connection, Insert, Select, and_, delete, exists, func, insert, or_, select, union
@@ -26,13 +26,23 @@ T = TypeVar("T", Run, NodeEvent)
 
 RUN = schema.run.c
 EVENT = schema.node_event.c
+EXPOSURE = schema.exposure.c
 RUNS: Select[Any] = select(*(one for one in RUN if one.name != "id"))
 EVENTS: Select[Any] = select(schema.node_event)
 
 ATTEMPT = (RUN.cluster, RUN.job_id, RUN.restart_count, RUN.start_time)
 
 MOST_BYTES = 64 << 20  # of lists of nodes read at once: some 5 million names
+DAY = 86400.0
 AT_ONCE = 900  # keys in one DELETE: SQLite takes 999 parameters before its release 3.32
+
+
+class Exposure(NamedTuple):
+    """What a partition's nodes served without a failure: how many attempts, how many seconds of nodes, since when."""
+
+    runs: int
+    node_seconds: float
+    since: float
 
 
 class Ledger:
@@ -64,6 +74,35 @@ class Ledger:
             return [dict(row) for row in found.mappings()]
 
         return list(self._readable(reversed(self._database.run(read)), run_of))
+
+    def runs_of_job(self, cluster: str, job_id: int, since: float, limit: int = 100) -> list[Run]:
+        """The job's runs that ended at `since` or later, oldest first."""
+        wanted = (RUN.cluster == column("cluster", cluster), RUN.job_id == job_id, RUN.end_time >= since)
+        found = RUNS.where(*wanted).order_by(RUN.end_time, RUN.id).limit(limit)
+        rows = self._database.run(lambda connection: connection.execute(found).mappings().all())
+        return list(self._readable((dict(row) for row in rows), run_of))
+
+    def expose(self, cluster: str, partition: str, when: float, node_seconds: float) -> None:
+        """Count one more attempt that ended at `when` without a failure."""
+        keys = {"cluster": column("cluster", cluster), "partition": column("partition", partition)}
+        values = {**keys, "day": int(when // DAY), "runs": 1, "node_seconds": node_seconds}
+        more = {"runs": EXPOSURE.runs + 1, "node_seconds": EXPOSURE.node_seconds + node_seconds}
+        if self._database.is_sqlite:
+            fresh = sqlite.insert(schema.exposure).values(values)
+            add: Insert = fresh.on_conflict_do_update(index_elements=["cluster", "partition", "day"], set_=more)
+        else:
+            add = mysql.insert(schema.exposure).values(values).on_duplicate_key_update(more)
+        self._database.run(lambda connection: connection.execute(add), write=True)
+
+    def exposures(self, since: float, cluster: str | None = None) -> dict[tuple[str, str], Exposure]:
+        """{(cluster, partition): what was served since, in whole days}; nothing is known of earlier than that."""
+        sums = (func.sum(EXPOSURE.runs), func.sum(EXPOSURE.node_seconds), func.min(EXPOSURE.day))
+        wanted = select(EXPOSURE.cluster, EXPOSURE.partition, *sums).where(EXPOSURE.day >= int(since // DAY))
+        if cluster is not None:
+            wanted = wanted.where(EXPOSURE.cluster == column("cluster", cluster))
+        grouped = wanted.group_by(EXPOSURE.cluster, EXPOSURE.partition)
+        rows = self._database.run(lambda connection: connection.execute(grouped).all())
+        return {(row[0], row[1]): Exposure(int(row[2]), float(row[3]), row[4] * DAY) for row in rows}
 
     def add(self, event: NodeEvent) -> NodeEvent:
         """Write one line of a node's history. Returns it with its number."""
@@ -122,6 +161,7 @@ class Ledger:
 
         def remove(connection: Connection) -> int:
             count = connection.execute(delete(schema.run).where(RUN.end_time < before)).rowcount
+            connection.execute(delete(schema.exposure).where(EXPOSURE.day < int(before // DAY)))
             keys = connection.execute(outlived).scalars().all()
             for begin in range(0, len(keys), AT_ONCE):
                 connection.execute(delete(schema.node_event).where(EVENT.id.in_(keys[begin : begin + AT_ONCE])))

@@ -1,9 +1,10 @@
-"""The four tables, as they are now.
+"""The five tables, as they are now.
 
 Owns names, types and indexes; `migrations/` says how a database gets there, and a test holds the two together.
 `incident.record` is the whole record as JSON. Every other column of `incident` is there to be searched, cut to
 its length. `step` is the audit: rows are added, never changed, and go only when their incident is purged.
-`run` and `node_event` are the ledger of nodes. They name incidents by number only, and outlive them.
+`run` and `node_event` are the ledger of nodes. They name incidents by number only, and outlive them. `exposure` sums up
+the attempts that did not fail, for nobody needs a row of each.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.mysql import LONGTEXT
 
 # The last revision in migrations/versions. Revisions are four digits, and grow.
-HEAD = "0002"
+HEAD = "0003"
 
 # In the identity, no start time is a value too: NULL is not equal to NULL, so a unique key would not bind.
 NO_START = -1
@@ -119,6 +120,17 @@ run = Table(
     UniqueConstraint("cluster", "job_id", "restart_count", "start_time", name="uq_run_attempt"),
     Index("ix_run_end", "cluster", "end_time"),
     Index("ix_run_old", "end_time"),  # for purging, which asks for no cluster
+    **MARIADB,
+)
+
+exposure = Table(
+    "exposure",
+    metadata,
+    Column("cluster", String(LENGTHS["cluster"]), primary_key=True),
+    Column("partition", String(LENGTHS["partition"]), primary_key=True),
+    Column("day", Integer, primary_key=True, autoincrement=False),  # of the attempts' ends, since 1970 (UTC)
+    Column("runs", BigInteger, nullable=False),
+    Column("node_seconds", Double, nullable=False),
     **MARIADB,
 )
 

@@ -9,11 +9,11 @@ recover.py). Every failure is an error of `errors.py`, within the timeout.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self, TypeAlias
 
 import structlog
-from sqlalchemy import Connection, Row, Select, and_, case, delete, func, insert, select, update
+from sqlalchemy import Connection, Row, Select, and_, case, delete, exists, func, insert, select, update
 
 from slurm_recovery.records import Attempt, Incident, Result, Stage, Verdict
 from slurm_recovery.store import schema
@@ -29,7 +29,10 @@ log = structlog.get_logger(__name__)
 
 Incidents: TypeAlias = list[Incident]  # inside the class, `list` is a method
 Steps: TypeAlias = list[Step]
+Keys: TypeAlias = Sequence[int]
 Filter: TypeAlias = Any  # a condition of SQLAlchemy
+
+PAGE = 50  # records in memory at once: each holds the end of a log
 
 OPEN = tuple(stage.value for stage in Stage if stage.open)
 
@@ -144,14 +147,40 @@ class Store:
 
         A record that cannot be read is logged and left out.
         """
-        equal = {"cluster": cluster, "user": user, "partition": partition, "reason": reason, "verdict": verdict}
-        wanted = RECORD.where(*_same({name: column(name, text) for name, text in equal.items() if text is not None}))
-        if since is not None:
-            wanted = wanted.where(INCIDENT.created >= since)
+        wanted = _chosen(since, cluster=cluster, user=user, partition=partition, reason=reason, verdict=verdict)
         if stages is not None:
             wanted = wanted.where(INCIDENT.stage.in_([stage.value for stage in stages]))
         newest = wanted.order_by(INCIDENT.created.desc(), INCIDENT.id.desc()).limit(limit)
         return list(self._records(newest, skip=True))
+
+    def each(
+        self,
+        cluster: str | None = None,
+        *,
+        user: str | None = None,
+        partition: str | None = None,
+        since: float | None = None,
+    ) -> Iterator[Incident]:
+        """All incidents that `list` would find, oldest first, a few of them in memory at once."""
+        chosen = _chosen(since, cluster=cluster, user=user, partition=partition)
+        keys = self._keys(chosen.with_only_columns(INCIDENT.id).order_by(INCIDENT.id))
+        for begin in range(0, len(keys), PAGE):
+            page = RECORD.where(INCIDENT.id.in_(keys[begin : begin + PAGE])).order_by(INCIDENT.id)
+            yield from self._records(page, skip=True)
+
+    def without_step(self, cluster: str, stage: Stage, actions: Collection[str], since: float) -> Keys:
+        """Numbers of the incidents at that stage whose audit has none of the actions, the oldest first.
+
+        `since`: recorded at that time or later.
+        """
+        told = exists().where(STEP.incident_id == INCIDENT.id, STEP.action.in_(list(actions)))
+        wanted = select(INCIDENT.id).where(
+            INCIDENT.cluster == column("cluster", cluster),
+            INCIDENT.stage == stage.value,
+            INCIDENT.created >= since,
+            ~told,
+        )
+        return self._keys(wanted.order_by(INCIDENT.id))
 
     def steps(self, incident_id: int) -> Steps:
         """An incident's audit, in the order in which it was written."""
@@ -198,6 +227,9 @@ class Store:
             raise StoreConflict(self._database.where, f"incident {key} is not there", "purged, or of another store?")
         return key
 
+    def _keys(self, wanted: Select[Any]) -> Keys:
+        return self._database.run(lambda connection: connection.execute(wanted).scalars().all())
+
     def _one(self, condition: Filter) -> Incident | None:
         return next(self._records(RECORD.where(condition)), None)
 
@@ -217,6 +249,12 @@ def _insert(connection: Connection, values: Mapping[str, Any]) -> int:
     done = connection.execute(insert(schema.incident).values({**values, "created": values["updated"]}))
     key: int = done.inserted_primary_key[0]  # type: ignore[index]  # one row was inserted
     return key
+
+
+def _chosen(since: float | None, **equal: str | None) -> Select[Any]:
+    """The records of which each column named has that value; None does not restrict."""
+    wanted = RECORD.where(*_same({name: column(name, text) for name, text in equal.items() if text is not None}))
+    return wanted if since is None else wanted.where(INCIDENT.created >= since)
 
 
 def _same(values: Mapping[str, Any]) -> Iterator[Filter]:

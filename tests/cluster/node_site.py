@@ -24,6 +24,7 @@ class NodeSite(Site):
         self.evidence = cluster.folder / "evidence"
         self.kernel_logs = cluster.folder / "kmsg"
         self.nvml_states = cluster.folder / "nvml"
+        self.run_dirs = cluster.folder / "run-dirs"
         for folder in (self.kernel_logs, self.nvml_states):
             folder.mkdir()
             folder.chmod(0o755)
@@ -32,6 +33,7 @@ class NodeSite(Site):
             "EvidenceDir": str(self.evidence),
             "KernelLog": f"{self.kernel_logs}/%n",
             "NvmlLibDir": str(self.nvml_states),
+            "RunDir": f"{self.run_dirs}/%n",
         }
         self.sound = State([Gpu() for _ in range(cluster.gpus)])
         super().__init__(cluster, ours | dict(settings or {}), lines)
@@ -77,6 +79,10 @@ class NodeSite(Site):
         """The job's nodes, once it runs."""
         record = self.cluster.wait(job, "RUNNING")
         return self.cluster.run("scontrol", "show", "hostnames", record["NodeList"]).stdout.split()
+
+    def told(self, node: str, job: int) -> Path:
+        """What the node's Prolog left for the job's TaskProlog."""
+        return self.run_dirs / node / str(job)
 
     def reports(self, node: str) -> list[Path]:
         return sorted((self.evidence / node).glob("*.json"))

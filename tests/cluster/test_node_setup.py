@@ -37,7 +37,7 @@ def test_setup_makes_the_folder_and_the_hooks_and_says_the_lines(site: NodeSite)
     status = site.evidence.stat()
     assert (status.st_uid, stat.S_IMODE(status.st_mode)) == (0, 0o2750)
     assert site.evidence.group() == "slurm"
-    assert set(node_conf_lines(site.hooks, gate=False)) <= set(said.splitlines())
+    assert set(node_conf_lines(site.hooks)) <= set(said.splitlines())
     for name in (*NODE_HOOKS, NODE_MODULE):
         assert os.access(site.hooks / name, os.X_OK)
     assert "written" not in site.setup(), "again is nothing"

@@ -16,7 +16,8 @@ import pytest
 
 from slurm_recovery.config.settings import Backend, Settings
 from slurm_recovery.evidence.paths import expand_pattern
-from slurm_recovery.records import Attempt
+from slurm_recovery.decide.successor import dependents, successors
+from slurm_recovery.records import Attempt, Size
 from slurm_recovery.slurm.commands import Commands, node_state
 from slurm_recovery.slurm.errors import (
     AlreadyPending,
@@ -462,7 +463,7 @@ def test_a_node_that_is_away(slurm: Slurm, cluster: PrivateCluster, dead_node: s
     assert node.unusable
 
 
-# -- dependents -----------------------------------------------------------------------------------------------------
+# -- jobs that wait for others --------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -505,10 +506,78 @@ def test_dependents(
     slurm: Slurm, cluster: PrivateCluster, jobs: Jobs, waiting: Mapping[str, int], name: str, expected: list[str]
 ) -> None:
     names = {number: name for name, number in waiting.items()}
-    found = slurm.dependents(one(slurm, jobs[name]))
+    found = dependents(one(slurm, jobs[name]), slurm.waiting())
     # slurmctld may have split a waiting array into its tasks, each with an id of its own.
     arrays = {int(row["JobID"]): int(row["ArrayJobID"]) for row in cluster.records()}
     assert {names.get(arrays[number], str(number)) for number in found} == set(expected)
+
+
+HOSTILE = "x|singleton(unfulfilled)\n1 ExcNodeList=n4"
+
+
+def test_successors_are_their_users_own_and_bear_the_jobs_name(slurm: Slurm, cluster: PrivateCluster) -> None:
+    def queue(dependency: str, name: str = HOSTILE, *options: str, user: str | None = None) -> int:
+        options = ("--output=/dev/null", f"--job-name={name}", f"--dependency={dependency}", *options)
+        return cluster.sbatch(*options, script="true", user=user)
+
+    job = cluster.sbatch("--hold", f"--job-name={HOSTILE}", "--array=0-1", script="true")
+    other = cluster.sbatch("--hold", script="true")
+    after = [queue(f"{kind}:{job}") for kind in ("afterany", "afternotok")]
+    both = [queue(f"afternotok:{job}?afterok:{job}"), queue(f"afterany:{job},singleton"), queue("singleton")]
+    dead = [queue(f"afterok:{job}"), queue(f"afterok:{job},singleton"), queue(f"after:{job}"), queue(f"afterany:{other}")]
+    others = [queue(f"afterany:{job}", "y"), queue("singleton", "y"), queue(f"afterany:{job}", user="nobody")]
+    array = queue("singleton", HOSTILE, "--array=0-3")
+    found = successors(one(slurm, job), slurm.waiting())
+    cluster.run("scancel", *map(str, [job, other, *after, *both, *dead, *others, array]))
+    assert found == (*after, *both, array)
+
+
+def test_exclusions_of_a_job_that_waits(slurm: Slurm, cluster: PrivateCluster) -> None:
+    ahead = cluster.sbatch("--hold", script="true")
+    for dependency in ("singleton", f"afterany:{ahead}", f"afternotok:{ahead}"):
+        number = cluster.sbatch(f"--dependency={dependency}", "-x", "n1", script="true")
+        slurm.update(one(slurm, number), excluded=["n1", "n2"], admin_comment="kept off n2")
+        assert fields(one(slurm, number), "excluded_nodes", "admin_comment") == (("n1", "n2"), "kept off n2")
+        assert number in {waiting.job_id for waiting in slurm.waiting()}
+        cluster.run("scancel", str(number))
+    cluster.run("scancel", str(ahead))
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted", "fewer"),
+    [
+        (["-N3", "--ntasks-per-node=2"], Size(nodes=3, tasks=6, cpus=6), Size(nodes=2, tasks=4, cpus=4)),
+        (["-N3", "-n6", "-c2"], Size(nodes=3, tasks=6, cpus=12), Size(nodes=2, tasks=4, cpus=8)),
+        (["-N2-3"], Size(nodes=2, tasks=2, cpus=2), Size(nodes=1, tasks=1, cpus=1)),
+    ],
+)
+def test_fewer_nodes_and_as_many_again(
+    slurm: Slurm, cluster: PrivateCluster, options: list[str], wanted: Size, fewer: Size
+) -> None:
+    number = cluster.sbatch("--requeue", *options, "-o/dev/null", script=SLEEP)
+    cluster.wait(number, "RUNNING")
+    running = one(slurm, number)
+    with pytest.raises(SlurmError):
+        slurm.update(running, size=fewer)
+    assert one(slurm, number).nodes == running.nodes
+    slurm.requeue_hold(running)
+    cluster.wait(number, "PENDING")
+    asked = slurm.request(one(slurm, number))
+    assert asked == (wanted if "-N2-3" not in options else wanted.model_copy(update={"cpus": 1}))
+    for size in (fewer, wanted, fewer):
+        slurm.update(one(slurm, number), size=size, admin_comment="fewer")
+        assert slurm.request(one(slurm, number)) == size
+    time.sleep(1.2)  # slurmd refuses the next credential within the second of the last: recover.CREDENTIAL_SECONDS
+    slurm.update(one(slurm, number), start_in=0)
+    slurm.release(one(slurm, number))
+    cluster.wait(number, "RUNNING")
+    assert len(one(slurm, number).nodes) == fewer.nodes
+    cluster.run("scancel", str(number))
+
+
+def test_what_fewer_nodes_cannot_be_asked_of(slurm: Slurm, jobs: Jobs) -> None:
+    assert slurm.request(Job(job_id=UNKNOWN)) is None
+    assert slurm.request(one(slurm, jobs["het"])) is None
 
 
 # -- deeds ----------------------------------------------------------------------------------------------------------
@@ -700,7 +769,8 @@ def silent(cluster: PrivateCluster, jobs: Jobs) -> None:
 ASKING: Mapping[str, Callable[[Slurm, Job], object]] = {
     "config": lambda slurm, job: slurm.config(),
     "jobs": lambda slurm, job: slurm.jobs([job.job_id]),
-    "dependents": lambda slurm, job: slurm.dependents(job),
+    "waiting": lambda slurm, job: slurm.waiting(),
+    "request": lambda slurm, job: slurm.request(job),
     "nodes": lambda slurm, job: slurm.nodes(),
     **DEEDS,
     "cancel": lambda slurm, job: slurm.cancel(job),

@@ -7,6 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from slurm_recovery.records import Incident, Observation, Stage, Verdict
+from slurm_recovery.store import store as store_module
 from slurm_recovery.store.errors import StoreConflict
 from slurm_recovery.store.store import Store
 from tests.store.builders import a_release, a_step, an_attempt, an_incident, judged
@@ -135,6 +136,33 @@ def test_list_filters_and_limits(store: Store, clock: Clock) -> None:
     assert store.list(stages=[]) == []
     assert store.list(reason="ecc") == [one]
     assert store.list("mars", verdict=Verdict.STOP, user="bob") == [two]
+
+
+def test_each_gives_what_list_finds(store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, "PAGE", 2)
+    saved = []
+    for number in range(1, 6):
+        clock.now += 10
+        saved.append(store.save(an_incident(number, user="ada" if number % 2 else "bob")))
+    store.save(an_incident(9, cluster="venus"))
+    assert list(store.each("mars")) == saved
+    assert len(list(store.each())) == 6
+    assert list(store.each("mars", user="ada", since=clock.now - 20)) == saved[2::2]
+    assert list(store.each(partition="test")) == []
+
+
+def test_without_step_are_those_whose_audit_has_none_of_the_actions(store: Store, clock: Clock) -> None:
+    begun = clock.now
+    store.save(an_incident(1, stage=Stage.RUNNING), a_step(action="productive"))
+    bare = store.save(an_incident(2, stage=Stage.RUNNING))
+    other = store.save(an_incident(3, stage=Stage.RUNNING), a_step(action="release"), a_step(action="exclude"))
+    store.save(an_incident(4, stage=Stage.LEFT))
+    store.save(an_incident(5, stage=Stage.RUNNING, cluster="venus"))
+    told = ("productive", "not_productive")
+    assert list(store.without_step("mars", Stage.RUNNING, told, begun)) == [bare.id, other.id]
+    assert list(store.without_step("mars", Stage.RUNNING, told, begun + 1)) == []
+    store.save(bare, a_step(action="not_productive"))
+    assert list(store.without_step("mars", Stage.RUNNING, told, begun)) == [other.id]
 
 
 def test_restarts_of_one_user(store: Store) -> None:

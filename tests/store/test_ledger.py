@@ -21,7 +21,7 @@ from slurm_recovery.records import NodeAction, NodeEvent, Run, Stage
 from slurm_recovery.store import ledger as ledger_module
 from slurm_recovery.store import schema
 from slurm_recovery.store.errors import StoreBusy, StoreCorrupt, StoreFull, StoreReadOnly, StoreUnreachable
-from slurm_recovery.store.ledger import Ledger
+from slurm_recovery.store.ledger import Exposure, Ledger
 from slurm_recovery.store.store import Store
 from tests.store.builders import a_step, an_incident
 from tests.store.conftest import Clock
@@ -108,6 +108,35 @@ def test_what_is_read_at_once_is_bounded(ledger: Ledger, monkeypatch: pytest.Mon
     assert [run.job_id for run in ledger.runs("mars", 0)] == [4, 5]
     monkeypatch.setattr(ledger_module, "MOST_BYTES", 10)
     assert [run.job_id for run in ledger.runs("mars", 0)] == [5]
+
+
+def test_runs_of_one_job(ledger: Ledger) -> None:
+    ends = (3000.0, 1000.0, 2000.0)
+    mine = [a_run(7, end, restart_count=number, good=number == 2) for number, end in enumerate(ends)]
+    for run in (*mine, a_run(8, 2500.0), a_run(7, 2500.0, cluster="venus")):
+        ledger.save_run(run)
+    assert ledger.runs_of_job("mars", 7, 0) == sorted(mine, key=lambda run: run.end_time)
+    assert ledger.runs_of_job("mars", 7, 1500.0) == [mine[2], mine[0]]
+    assert ledger.runs_of_job("mars", 7, 0, limit=1) == [mine[1]]
+    assert ledger.runs_of_job("mars", 9, 0) == []
+
+
+def test_exposures_are_summed_up_by_partition_and_day(ledger: Ledger) -> None:
+    day = ledger_module.DAY
+    for when, seconds in ((10 * day, 100.0), (10 * day + 80_000, 50.5), (12 * day, 7.0)):
+        ledger.expose("mars", "train", when, seconds)
+    ledger.expose("mars", "Train", 11 * day, 1.0)
+    ledger.expose("venus", ODD * 100, 11 * day, 2.0)
+    here = {("mars", "train"): Exposure(3, 157.5, 10 * day), ("mars", "Train"): Exposure(1, 1.0, 11 * day)}
+    assert ledger.exposures(0, "mars") == ledger.exposures(10 * day + 3600, "mars") == here
+    assert ledger.exposures(11 * day, "mars")["mars", "train"] == Exposure(1, 7.0, 12 * day)
+    assert len(ledger.exposures(0)) == 3
+    assert ledger.exposures(13 * day) == {}
+    ledger.purge(11.5 * day)
+    assert ledger.exposures(0, "mars") == {
+        ("mars", "train"): Exposure(1, 7.0, 12 * day),
+        ("mars", "Train"): Exposure(1, 1.0, 11 * day),
+    }
 
 
 def test_odd_text_of_a_run(ledger: Ledger) -> None:

@@ -66,7 +66,8 @@ def test_opening_again_changes_nothing_and_does_not_import_alembic(url: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("reached", "table", "index"), [(None, "step", "ix_incident_user"), ("0001", "node_event", "ix_run_end")]
+    ("reached", "table", "index"),
+    [(None, "step", "ix_incident_user"), ("0001", "node_event", "ix_run_end"), ("0002", "exposure", "")],
 )
 def test_an_interrupted_upgrade_is_taken_up(url: str, reached: str | None, table: str, index: str) -> None:
     Store.open(url).close()
@@ -77,13 +78,15 @@ def test_an_interrupted_upgrade_is_taken_up(url: str, reached: str | None, table
         else:
             connection.execute(text("DELETE FROM alembic_version"))
         connection.execute(text(f"DROP TABLE {table}"))
-        connection.execute(text(f"DROP INDEX {index}" + (f" ON {index.split('_')[1]}" if "mysql" in url else "")))
+        if index:
+            connection.execute(text(f"DROP INDEX {index}" + (f" ON {index.split('_')[1]}" if "mysql" in url else "")))
     engine.dispose()
     with Store.open(url) as store:
         test_migrations_make_the_keys_of_the_code(store)
         store.save(an_incident(), a_step())
         store.ledger.save_run(a_run())
         store.ledger.add(an_event())
+        store.ledger.expose("mars", "train", 86400.0, 60.0)
 
 
 # As a release that knows schema 0001 writes them: without what a later one added to a record.

@@ -41,20 +41,23 @@ OURS_MAY = {
     "hostlist.py": (),
     "node_report.py": (),
     "job_options.py": (),
+    "resume.py": (),
     "checkpoint": ("checkpoint",),
     "detect": ("records", "detect", "hostlist", "node_report"),
     "attribute": ("records", "detect", "attribute"),
     "decide": ("records", "attribute", "decide", "config.settings", "slurm.port", "job_options"),
     "slurm": ("records", "slurm", "config.settings", "config.confile", "hostlist"),
     "evidence": ("records", "detect", "evidence", "config.signature_files", "node_report"),
-    "node": ("node", "config.confile", "hostlist", "evidence.as_user", "checkpoint", "job_options"),
+    "node": ("node", "config.confile", "hostlist", "evidence.as_user", "checkpoint", "job_options", "resume"),
     "store": ("records", "store"),
     "config": ("records", "config", "attribute.reasons", "detect.signature", "hostlist", "job_options"),
     "hooks/__init__.py": (),
     "hooks/slurm_recovery_hook.py": (),
     "hooks/slurm_recovery_node_hook.py": (),
+    "hooks/slurm_recovery_task_prolog.py": (),
     "hooks/spool.py": (),
-    "hooks/install.py": ("config.settings",),
+    "hooks/install.py": ("config.settings", "job_options"),
+    "hooks/spank.py": ("config.settings", "job_options"),
 }
 ADAPTERS = ("slurm.commands", "slurm.pyslurm_adapter", "slurm.select", "store.database", "config.load", "evidence")
 
@@ -66,8 +69,12 @@ HOOKS = (
     REPOSITORY / "epilog/50-slurm-recovery",
     REPOSITORY / "prolog/50-slurm-recovery",
     REPOSITORY / "prolog/health_check",
+    PACKAGE / "hooks/slurm_recovery_task_prolog.py",
+    REPOSITORY / "prolog/task_prolog",
 )
-HOOKS_MAY = frozenset("sys os time fcntl select slurm_recovery_hook slurm_recovery_node_hook".split())
+HOOKS_MAY = frozenset(
+    "sys os time fcntl select slurm_recovery_hook slurm_recovery_node_hook slurm_recovery_task_prolog".split()
+)
 
 
 class Import(NamedTuple):

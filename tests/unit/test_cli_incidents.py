@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from slurm_recovery.cli.times import short, shown
-from slurm_recovery.records import Incident, Stage
+from slurm_recovery.records import Attribution, Category, Checkpoint, Incident, PassedOver, Progress, Stage
 from tests.unit.cli_site import END, HOSTILE, STEPS, Site, an_attempt, recovered
 
 
@@ -194,7 +194,9 @@ def test_advice_is_said_to_be_advice(tmp_path: Path) -> None:
 
 def test_show_as_json_is_the_record_and_its_audit(site: Site) -> None:
     one = json.loads(site.run("show", "-i", "1", "--json").out)
-    assert Incident.model_validate({key: value for key, value in one.items() if key != "steps"}).stage is Stage.RUNNING
+    record = {key: value for key, value in one.items() if key not in ("steps", "gained")}
+    assert Incident.model_validate(record).stage is Stage.RUNNING
+    assert one["gained"] == {"progress": "unknown", "steps": None}
     assert len(one["steps"]) == len(STEPS)
     assert [each["id"] for each in json.loads(site.run("show", "120", "--all", "--json").out)] == [2, 1]
 
@@ -240,6 +242,46 @@ def test_no_text_of_a_user_reaches_the_terminal_as_it_is(tmp_path: Path) -> None
         assert all(line.isprintable() for line in printed)
         assert sum(line.startswith("Decision:") for line in printed) <= 1
     assert site.run("show", "120", "--json").out.isascii()
+
+
+def seen_checkpoints(restart_count: int, *steps: int, **more: object) -> Incident:
+    """An attempt whose folder has complete checkpoints of these steps."""
+    incident = recovered(restart_count=restart_count, start_time=END + 100 * restart_count, **more)
+    newest, *earlier = (
+        Checkpoint(path=f"/ckpt/{step}", format="dcp", step=step, time=END - 9000 + step) for step in steps
+    )
+    passed = (PassedOver(path="/ckpt/999", why="no .metadata"),)
+    progress = Progress(folder="/ckpt", newest=newest, earlier=tuple(earlier), passed=passed)
+    assert incident.observation is not None
+    assert incident.decision is not None
+    return incident.model_copy(
+        update={
+            "observation": incident.observation.model_copy(update={"progress": progress}),
+            "decision": incident.decision.model_copy(update={"untaken": ("evil=1: unknown",)}),
+        }
+    )
+
+
+def test_show_tells_what_each_attempt_gained_and_which_checkpoints_are_not_begun_from(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    corrupt = Attribution(category=Category.STORAGE, reason="checkpoint_corrupt")
+    with site.store() as store:
+        store.save(seen_checkpoints(0, 100))
+        store.save(seen_checkpoints(1, 300, 100))
+        store.save(seen_checkpoints(2, 300, 100).model_copy(update={"attribution": corrupt}))
+    told = [site.run("show", "-i", str(number)).lines for number in (1, 2, 3)]
+    progress = [[line for line in lines if line.startswith("Progress:")] for lines in told]
+    assert progress == [
+        [f"Progress: step 100; newest checkpoint /ckpt/100 (dcp, written {shown(END - 8900)})"],
+        [f"Progress: step 300, 200 more than before; newest checkpoint /ckpt/300 (dcp, written {shown(END - 8700)})"],
+        [f"Progress: step 300, no more than before; newest checkpoint /ckpt/300 (dcp, written {shown(END - 8700)})"],
+    ]
+    assert all("   passed over /ckpt/999: no .metadata" in lines for lines in told)
+    assert all("   option not taken: evil=1: unknown" in lines for lines in told)
+    refused = "   not to be begun from, it could not be loaded: /ckpt/300"
+    assert [refused in lines for lines in told] == [False, False, True]
+    gained = json.loads(site.run("show", "-i", "2", "--json").out)["gained"]
+    assert gained == {"progress": "more", "steps": 200}
 
 
 @pytest.mark.parametrize("conf", ["Mode=fly\n", "StoreUrl=oracle://x/y\n", "StoreUrl=sqlite:////nowhere/at/all.db\n"])

@@ -45,6 +45,7 @@ class Hooks:
     gate: bool = True
     timeout: float = TIMEOUT
     said: str = ""
+    run_dir: str = "/nowhere/%n"
 
     @property
     def evidence(self) -> Path:
@@ -64,7 +65,8 @@ class Hooks:
         self.collector([*REAL, *(word for pair in asked.items() for word in pair)])
 
     def collector(self, command: list[str]) -> None:
-        settings = {"collector": command, "environment": self.environment, "timeout": self.timeout, "gate": self.gate}
+        settings: dict[str, object] = {"collector": command, "environment": self.environment}
+        settings |= {"timeout": self.timeout, "gate": self.gate, "run_dir": self.run_dir}
         install_node_hooks(self.folder / "hooks", settings)
 
     def path(self, entry: str) -> Path:
@@ -177,8 +179,52 @@ def test_each_sign_of_failure_starts_the_collector(hooks: Hooks, name: str, valu
 def test_a_gate_that_is_off_starts_nothing(hooks: Hooks) -> None:
     hooks.gate = False
     hooks.script(f"exit {REFUSED}")
-    assert hooks.run("gate") == 0
+    for told in ({}, {"SLURM_JOB_RESTART_COUNT": "0", "SLURM_JOB_COMMENT": "my run"}, {"SPANK_RECOVERY": "act"}):
+        assert hooks.run("gate", told) == 0
     assert not hooks.mark.exists()
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"SLURM_JOB_RESTART_COUNT": "1"},
+        {"SPANK_RECOVERY_CHECKPOINT": "/ckpt"},
+        {"SLURM_JOB_COMMENT": "x; Recovery=act,checkpoint=/ckpt"},
+    ],
+    ids=["restart", "option", "comment"],
+)
+def test_a_job_that_is_to_be_told_something_starts_the_collector_and_is_never_refused(
+    hooks: Hooks, told: dict[str, str]
+) -> None:
+    hooks.gate = False
+    hooks.script(f"exit {REFUSED}")
+    assert hooks.run("gate", told) == 0
+    assert hooks.mark.exists()
+
+
+def test_a_restarted_job_that_ended_well_starts_the_collector(hooks: Hooks) -> None:
+    hooks.script("true")
+    assert hooks.run("epilog", GOOD | {"SLURM_JOB_RESTART_COUNT": "0"}) == 0
+    assert not hooks.mark.exists()
+    assert hooks.run("epilog", GOOD | {"SLURM_JOB_RESTART_COUNT": "1"}) == 0
+    assert hooks.mark.exists()
+
+
+def test_the_epilog_takes_away_what_the_prolog_left(hooks: Hooks) -> None:
+    hooks.run_dir = f"{hooks.folder}/it's a run dir/%n"
+    hooks.script("true")
+    run_dir = hooks.folder / "it's a run dir/n1"
+    run_dir.mkdir(parents=True)
+    for name in ("7", "8"):
+        (run_dir / name).touch()
+    assert hooks.run("epilog", GOOD) == 0
+    assert [path.name for path in run_dir.iterdir()] == ["8"]
+    hooks.gate = False
+    hooks.script("true")
+    (run_dir / "7").touch()
+    assert hooks.run("gate", {}) == 0
+    assert hooks.mark.exists(), "an attempt whose Epilog never ran left it"
+    assert hooks.said == ""
 
 
 def test_a_health_check_needs_no_job(hooks: Hooks) -> None:

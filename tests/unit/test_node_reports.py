@@ -345,7 +345,7 @@ def hanging(folder: Path) -> Iterator[None]:
     """A file system that answers nothing: FUSE without a server that reads its requests. mount(2), fuse(4)"""
     libc = ctypes.CDLL(None, use_errno=True)
     device = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
-    options = f"fd={device},rootmode=40755,user_id=0,group_id=0".encode()
+    options = f"fd={device},rootmode=40755,user_id=0,group_id=0,allow_other".encode()
     try:
         if libc.mount(b"hang", bytes(folder), b"fuse", 0, options):
             raise OSError(ctypes.get_errno(), "mount")

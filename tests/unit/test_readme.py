@@ -58,7 +58,7 @@ def commands(text: str) -> Iterator[list[str]]:
 def test_the_lines_for_slurm_conf_are_those_that_setup_prints() -> None:
     controllers, nodes = blocks("slurm.conf")
     assert tuple(controllers.splitlines()) == slurm_conf_lines(DEFAULT_HOOK_DIR)
-    assert tuple(nodes.splitlines()) == node_conf_lines(DEFAULT_HOOK_DIR, gate=False)
+    assert tuple(nodes.splitlines()) == node_conf_lines(DEFAULT_HOOK_DIR)
 
 
 def test_the_trigger_is_the_one_that_setup_registers() -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from slurm_recovery.act import comment_of
 from slurm_recovery.config.settings import Config, Mode, Policy, ReasonPolicy, Settings
 from slurm_recovery.decide.history import Ledger, ledger
+from slurm_recovery.decide.progress import Course
 from slurm_recovery.decide.rules import RULES, Alike, Case, decide, effective_mode
 from slurm_recovery.records import (
     Attempt,
     Attribution,
     Category,
+    Checkpoint,
     Decision,
     Evidence,
     Incident,
@@ -31,6 +34,8 @@ NFS = Evidence(
 )
 TOLD_BY_KERNEL = MOUNT.model_copy(update={"evidence": (NFS,)})
 IMPORT = Attribution(category=Category.SOFTWARE_ENV, reason="import_error")
+CORRUPT = Attribution(category=Category.STORAGE, reason="checkpoint_corrupt")
+SAVED = Checkpoint(path="/ckpt/900", format="dcp", step=900, time=5)
 
 
 def case(attribution: Attribution = ECC, attempt: Attempt = ATTEMPT, **more: object) -> Case:
@@ -55,6 +60,12 @@ def with_attempt(**more: object) -> Attempt:
         ("already_requeued", Verdict.NONE, case(requeued_by_slurm=True)),
         ("exclude", Verdict.REQUEUE_EXCLUDE, case(requeued_by_slurm=True, still_pending=True)),
         ("reason_stops", Verdict.STOP, case(IMPORT)),
+        ("reason_stops", Verdict.STOP, case(CORRUPT)),
+        ("no_checkpoint_left", Verdict.STOP, case(CORRUPT, course=Course(at_fault=True, refused=2))),
+        ("earlier_checkpoint", Verdict.REQUEUE, case(CORRUPT, course=Course(at_fault=True, retreat=SAVED))),
+        ("restart", Verdict.REQUEUE, case(MOUNT, course=Course(at_fault=True, retreat=SAVED))),
+        ("no_progress", Verdict.STOP, case(course=Course(in_a_row=3, in_all=3, step=1200))),
+        ("exclude", Verdict.REQUEUE_EXCLUDE, case(course=Course(in_a_row=2, in_all=2))),
         ("common_cause", Verdict.STOP, case(MOUNT, alike=Alike(jobs=3, users=2))),
         ("restart", Verdict.REQUEUE, case(MOUNT, alike=Alike(jobs=2, users=2))),
         ("restart", Verdict.REQUEUE, case(MOUNT, alike=Alike(jobs=9, users=1))),
@@ -62,6 +73,7 @@ def with_attempt(**more: object) -> Attempt:
         ("restart", Verdict.REQUEUE, case(UNKNOWN, alike=Alike(jobs=9, users=9))),
         ("exclude", Verdict.REQUEUE_EXCLUDE, case(ECC, alike=Alike(jobs=9, users=9))),
         ("budget_job", Verdict.STOP, case(ledger=Ledger(("a", "b", "c")))),
+        ("budget_job", Verdict.STOP, case(ledger=Ledger(("a", "b")), course=Course(in_all=1))),
         ("budget_reason", Verdict.STOP, case(UNKNOWN, ledger=Ledger(("unknown",)))),
         ("budget_user", Verdict.STOP, case(ledger=Ledger(user_hour=20, cluster_hour=60))),
         ("budget_hour", Verdict.STOP, case(ledger=Ledger(cluster_hour=60))),
@@ -80,6 +92,31 @@ def test_every_row_is_tried_above() -> None:
     (parameters,) = (mark for mark in test_the_first_row_that_applies_decides.pytestmark)  # type: ignore[attr-defined]
     tried = {row[0] for row in parameters.args[1]}
     assert {rule.basis for rule in RULES} - tried == {"stop_exit", "reason_none"}
+
+
+def test_the_owner_of_a_job_may_ask_for_fewer_restarts_and_not_for_more() -> None:
+    def told(comment: str, used: int) -> Decision:
+        return decide(case(attempt=with_attempt(comment=comment), ledger=Ledger(("a", "b", "c")[:used])))
+
+    wanted = "recovery=act,max-requeues=1"
+    assert told(wanted, 0).because.startswith("restart 1 of 1 without n2")
+    assert told(wanted, 1).because == "1 of 1 restarts used, as its owner wants (max-requeues)"
+    assert told("recovery=act,max-requeues=9", 3).because == "3 of 3 restarts used"
+    never = told("recovery=act,max-requeues=0", 0)
+    assert (never.verdict, never.basis) == (Verdict.STOP, "budget_job")
+    assert never.because == "not to be restarted, as its owner wants (max-requeues=0)"
+
+
+def test_options_that_are_not_taken_are_told_without_the_users_words() -> None:
+    config = Config(settings=Settings(job_options=("mode", "max-requeues")))
+    attempt = with_attempt(comment="recovery=act,checkpoint=/secret/evil,max-requeues=lots,evil=1")
+    incident = Incident(attempt=attempt, attribution=ECC)
+    for given in (case(attempt=attempt, config=config), case(IMPORT, attempt, config=config)):
+        decision = decide(given)
+        assert len(decision.untaken) == 3
+        comment = comment_of(incident, decision)
+        assert comment.endswith("; recovery options not taken: max-requeues, an unknown one, checkpoint")
+    assert "not taken" not in comment_of(incident, decide(case()))
 
 
 def test_a_common_cause_is_held_for_somebody_to_look() -> None:

@@ -1,0 +1,1 @@
+../slurm_recovery_task_prolog.py
