@@ -2,24 +2,29 @@
 
 PYTHON ?= /usr/bin/python3
 VENV := .venv
+TRAINING := .venv-training
 RUN := $(VENV)/bin/python
 SUITES ?= testing
 # Test files that run side by side: the clusters mostly wait.
 JOBS ?= 3
 export PYTHON
 
-.PHONY: demo test lint test-unit test-store test-cluster test-releases bench fuzz manual clean
+.PHONY: demo test lint test-unit test-store test-cluster test-training test-releases spank bench fuzz manual clean
 
 # `make demo` installs what is missing, boots a private cluster and shows a failed job come back.
 demo: root packages $(VENV)/installed
 	@$(RUN) -m tests.demo
 
 # `make test` runs all tests of this machine's Slurm release.
-test: root packages-test lint test-unit test-store test-cluster
+test: root packages-test lint test-unit test-store test-cluster test-training
 
-lint: $(VENV)/installed
-	$(VENV)/bin/ruff check slurm_recovery tests epilog setup.py
+lint: packages-test $(VENV)/installed spank
+	$(VENV)/bin/ruff check slurm_recovery tests epilog prolog setup.py
 	$(VENV)/bin/mypy
+
+# The SPANK plugin, against this machine's Slurm; every warning is an error.
+spank: packages-test
+	$(MAKE) -C spank_hooks
 
 test-unit: packages-test $(VENV)/installed
 	$(RUN) -m pytest -q -n $(JOBS) -m "not timing" tests/unit
@@ -31,6 +36,10 @@ test-store: packages-test $(VENV)/installed
 test-cluster: root packages-test $(VENV)/installed
 	$(RUN) -m pytest -q --durations=8 -n $(JOBS) --dist loadfile -m "not timing" tests/cluster
 	$(RUN) -m pytest -q --durations=8 -m timing -s tests/cluster
+
+# Real training software, killed while it writes a checkpoint.
+test-training: root packages-test $(VENV)/installed $(TRAINING)/installed
+	$(RUN) -m pytest -q -n 2 --dist load tests/training
 
 # The cluster tests on other Slurm releases, each in a folder made by debootstrap: SUITES="trixie testing".
 test-releases: root packages-releases
@@ -68,5 +77,11 @@ $(VENV)/installed: setup.py pyproject.toml slurm_recovery/VERSION | packages
 	$(RUN) -m pip install -q --disable-pip-version-check -e '.[test]'
 	@touch $@
 
+$(TRAINING)/installed: tests/training/requirements.txt | packages
+	$(PYTHON) -m venv $(TRAINING)
+	$(TRAINING)/bin/python -m pip install -q --disable-pip-version-check -r tests/training/requirements.txt
+	@touch $@
+
 clean:
-	rm -rf $(VENV) .releases build *.egg-info
+	$(MAKE) -C spank_hooks clean
+	rm -rf $(VENV) $(TRAINING) .releases build *.egg-info

@@ -8,7 +8,7 @@ AT_LATEST. Each incident is settled once, by a line of its audit; it changes not
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -196,8 +196,9 @@ def _logged(step: int, time: float | None, end: float, first: bool) -> Sign:
     return Sign(end if time is None else time, f"step {step} in the log", time is None or not first)
 
 
-def _first(found: Iterator[Sign] | Sequence[Sign]) -> Sign | None:
-    return min(found, default=None)
+def _first(found: Iterable[Sign]) -> Sign | None:
+    """The first, and of two in one second the one that says when."""
+    return min(found, key=lambda sign: (sign.when, sign.at_latest), default=None)
 
 
 def _since(attempt: Attempt, running: float) -> bool:

@@ -236,7 +236,9 @@ class Recovery:
         told = []
         for number in incident.successors:
             off = sorted(wanted & set(found[number].excluded_nodes)) if number in found else []
-            told.append(f"job {number}" + (f" is kept off {','.join(off)}" if off else " goes on"))
+            began = number in found and not found[number].pending and wanted
+            what = f"is kept off {','.join(off)}" if off else "had started already" if began else "goes on"
+            told.append(f"job {number} {what}")
         return "; ".join(told)
 
     def _requeue(self, incident: Incident, job: Job, turn: Turn) -> Incident:

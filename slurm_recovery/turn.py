@@ -10,7 +10,7 @@ from slurm_recovery.decide.successor import dependents, successors
 from slurm_recovery.hooks.spool import Event
 from slurm_recovery.observe import hosts
 from slurm_recovery.records import Attempt, Incident, Stage
-from slurm_recovery.slurm.port import Job, Node, Slurm, Waiting
+from slurm_recovery.slurm.port import Job, Node, Queued, Slurm
 
 CLOCK_SLACK = 2.0  # Slurm rounds times down to seconds, and of two hooks that it starts at once either may be first
 
@@ -34,22 +34,21 @@ class Turn:
         return self.slurm.nodes()
 
     @cached_property
-    def waiting(self) -> Sequence[Waiting]:
-        return self.slurm.waiting()
+    def queue(self) -> Sequence[Queued]:
+        return self.slurm.queue()
 
     def dependents(self, job: Job) -> tuple[int, ...]:
         """Pending jobs that wait for this one."""
-        return dependents(job, self.waiting)
+        return dependents(job, self.queue)
 
     def successors(self, incident: Incident) -> tuple[int, ...]:
-        """Jobs that their user queued to go on where the incident's job failed: seen to wait for its end, and not
-        cancelled since. One that waits no longer shows no dependency, so they are noted while it is COMPLETING."""
+        """Jobs that their user queued to go on where the incident's job failed, and has not cancelled since."""
         job = self.jobs.get(incident.attempt.job_id)
         if job is None or incident.stage is not Stage.DETECTED:
             return ()
-        seen = dict.fromkeys((*incident.successors, *successors(job, self.waiting)))
-        known = self.slurm.jobs(seen) if seen else {}
-        return tuple(number for number in seen if number not in known or known[number].state != "CANCELLED")
+        seen = dict.fromkeys((*incident.successors, *successors(job, self.queue)))
+        cancelled = {one.job_id for one in self.queue if one.state == "CANCELLED"}
+        return tuple(number for number in seen if number not in cancelled)
 
     def components(self, job: Job) -> list[Job]:
         """The other components of a het job."""

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from slurm_recovery.checkpoint.orbax import crc32c
+from slurm_recovery.checkpoint.ocdbt import crc32c
 
 STORED = zipfile.ZIP_STORED
 
@@ -116,10 +116,18 @@ def dcp_metadata(pieces: list[tuple[str, str, int, int]], keys: tuple[str, ...] 
     return buffer.getvalue()
 
 
-def ocdbt_manifest(body: bytes) -> bytes:
+def ocdbt_manifest(body: bytes, magic: bytes = b"\x0c\xdb\x3a\x2a") -> bytes:
     """Magic, length, version, no compression, body, checksum."""
-    data = b"\x0c\xdb\x3a\x2a" + struct.pack("<Q", 12 + 2 + len(body) + 4) + b"\0\0" + body
+    data = magic + struct.pack("<Q", 12 + 2 + len(body) + 4) + b"\0\0" + body
     return data + struct.pack("<I", crc32c(data))
+
+
+def ocdbt_data(size: int) -> bytes:
+    """Values as zstd frames of blocks that are not compressed, then a node."""
+    frame = b"\x28\xb5\x2f\xfd\x00\x58"
+    for last in (0, 0, 1):
+        frame += (size // 3 << 3 | last).to_bytes(3, "little") + noise(size // 3)
+    return 2 * frame + ocdbt_manifest(noise(40), b"\x0c\xdb\x20\xde")
 
 
 def put(path: Path, data: bytes | str) -> Path:
@@ -295,9 +303,9 @@ def lightning_deepspeed(folder: Path, step: int) -> Iterator[Path]:
 def _orbax_into(inside: Path, step: int) -> Iterator[Path]:
     yield put(inside / "_CHECKPOINT_METADATA", json.dumps({"init_timestamp_nsecs": 1, "commit_timestamp_nsecs": None}))
     item, name = inside / "state", "d/" + "1a27cc4159a601fc" * 2
-    yield put(item / "ocdbt.process_0" / name, noise(300))
+    yield put(item / "ocdbt.process_0" / name, ocdbt_data(300))
     yield put(item / "ocdbt.process_0/manifest.ocdbt", ocdbt_manifest(b"\x0f" + name.encode()))
-    yield put(item / name, noise(200))
+    yield put(item / name, ocdbt_manifest(noise(200), b"\x0c\xdb\x20\xde"))
     yield put(item / "manifest.ocdbt", ocdbt_manifest(b"\x0f" + name.encode()))
     tree = {"('w',)": {"key_metadata": [{"key": "w"}], "value_metadata": {"value_type": "jax.Array"}}}
     yield put(item / "_METADATA", json.dumps({"tree_metadata": tree, "use_ocdbt": True}))
@@ -365,7 +373,7 @@ class Layout(NamedTuple):
 ANY = ("cut", "zeros", "gone")
 # Tensors of zeros are tensors; so are a few bytes less of what has no length written anywhere.
 WEIGHTS = {"*.safetensors": ("zeros",)}
-OCDBT = {"*/d/*": ("cut", "zeros"), "*/array_metadatas/*": ANY}
+OCDBT = {"*/array_metadatas/*": ANY}
 LAYOUTS = {
     "dcp": Layout("dcp", "step-{}", dcp),
     "dcp_of_ranks": Layout("dcp", "step-{}", dcp_of_ranks, {"*/__1*": ("gone",)}),
@@ -375,20 +383,27 @@ LAYOUTS = {
     "megatron_zarr": Layout("megatron", "iter_{:07d}", megatron_zarr, {"*.weight/0": ANY}),
     "deepspeed": Layout("deepspeed", "global_step{}", deepspeed),
     "deepspeed_zero3": Layout("deepspeed", "global_step{}", deepspeed_zero3),
-    "hugging_face": Layout("huggingface", "checkpoint-{}", hugging_face, {**WEIGHTS, "*/config.json": ANY,
-                                                                          "*/training_args.bin": ("gone",)}),
-    "hugging_face_sharded": Layout("huggingface", "checkpoint-{}", hugging_face_sharded,
-                                   {**WEIGHTS, "*/rng_state_2.pth": ("gone",)}),
-    "hugging_face_deepspeed": Layout("huggingface", "checkpoint-{}", hugging_face_deepspeed,
-                                     {"*/rng_state_1.pth": ("gone",)}),
+    "hugging_face": Layout(
+        "huggingface",
+        "checkpoint-{}",
+        hugging_face,
+        {**WEIGHTS, "*/config.json": ANY, "*/training_args.bin": ("gone",)},
+    ),
+    "hugging_face_sharded": Layout(
+        "huggingface", "checkpoint-{}", hugging_face_sharded, {**WEIGHTS, "*/rng_state_2.pth": ("gone",)}
+    ),
+    "hugging_face_deepspeed": Layout(
+        "huggingface", "checkpoint-{}", hugging_face_deepspeed, {"*/rng_state_1.pth": ("gone",)}
+    ),
     "hugging_face_fsdp": Layout("huggingface", "checkpoint-{}", hugging_face_fsdp, {"*/rng_state_1.pth": ("gone",)}),
     "accelerate": Layout("accelerate", "checkpoint_{}", accelerate, {**WEIGHTS, "*/scheduler.bin": ("gone",)}),
     "lightning": Layout("lightning", "epoch=3-step={}.ckpt", lightning),
     "lightning_fsdp": Layout("lightning", "epoch=3-step={}.ckpt", lightning_fsdp),
     "lightning_deepspeed": Layout("lightning", "epoch=3-step={}.ckpt", lightning_deepspeed),
     "orbax": Layout("orbax", "{}", orbax, {**OCDBT, "*/_CHECKPOINT_METADATA": ("gone",)}),
-    "orbax_committed": Layout("orbax", "{}", orbax_committed, {**OCDBT, "*/commit_success.txt": ANY,
-                                                               "*/_CHECKPOINT_METADATA": ("gone",)}),
+    "orbax_committed": Layout(
+        "orbax", "{}", orbax_committed, {**OCDBT, "*/commit_success.txt": ANY, "*/_CHECKPOINT_METADATA": ("gone",)}
+    ),
     "safetensors_sharded": Layout("safetensors", "step_{}", safetensors_sharded, WEIGHTS),
     "safetensors_file": Layout("safetensors", "model_step_{}.safetensors", safetensors_file, WEIGHTS),
     "torch_file": Layout("torch", "checkpoint_{}.pt", torch_file),

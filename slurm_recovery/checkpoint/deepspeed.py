@@ -39,8 +39,10 @@ def check(look: Look, path: str, entries: dict[str, Entry]) -> int | None:
 
 def _check_latest(look: Look, path: str, tag: str) -> None:
     latest = look.word(os.path.join(os.path.dirname(path), LATEST))
+    if not latest and look.is_last(path):  # it is emptied, then written: older ones are not in doubt
+        raise Broken("latest is empty, and it is written last")
     if not latest:
-        raise Broken("latest is empty")
+        return
     step, done = step_of(tag), step_of(latest)
     if done is None and ("/" in latest or not look.is_there(os.path.join(os.path.dirname(path), latest))):
         raise Broken(f"latest names no folder: {printable(latest)}")

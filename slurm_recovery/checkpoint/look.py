@@ -179,14 +179,21 @@ class Look:
 
     def before(self, path: str) -> str:
         """The folder beside this one whose name differs in its number alone, the greatest below this one's."""
-        parent, name = os.path.split(path)
-        step = number_of(name)
+        step = number_of(os.path.basename(path))
         if step is None:
             return ""
+        return max((one for one in self._row(path) if one[0] < step), default=(0, ""))[1]
+
+    def is_last(self, path: str) -> bool:
+        """Whether no folder beside this one has its name with a greater number."""
+        step = number_of(os.path.basename(path))
+        return step is None or all(number <= step for number, _ in self._row(path))
+
+    def _row(self, path: str) -> list[tuple[int, str]]:
+        parent, name = os.path.split(path)
         if parent not in self.rows:
             self.rows[parent] = self._rows(parent)
-        row = self.rows[parent].get(shape_of(name), [])
-        return max((one for one in row if one[0] < step), default=(0, ""))[1]
+        return self.rows[parent].get(shape_of(name), [])
 
     def _rows(self, parent: str) -> dict[str, list[tuple[int, str]]]:
         rows: dict[str, list[tuple[int, str]]] = {}
@@ -250,7 +257,7 @@ def _failed(path: str, error: OSError) -> Broken | Unseen:
     return Unseen(f"{name} cannot be looked at: {error.strerror}")
 
 
-def printable(name: str) -> str:
+def printable(name: str, longest: int = LONGEST_NAME) -> str:
     """A name from a file system inside a sentence: one line of printable UTF-8, not too long."""
-    text = "".join(one if one.isprintable() else "?" for one in name[: LONGEST_NAME + 1])
-    return text if len(text) <= LONGEST_NAME else text[: LONGEST_NAME - 3] + "..."
+    text = "".join(one if one.isprintable() else "?" for one in name[: longest + 1])
+    return text if len(text) <= longest else text[: longest - 3] + "..."

@@ -47,6 +47,10 @@ def _check_tracker(look: Look, path: str, step: int) -> None:
     if tracker == "release":
         if not is_release:
             raise Broken(f"{TRACKER} says release, and it is written last")
+    elif not tracker:
+        # It is emptied, then written: a writer that died in between was done with all but, perhaps, the last one.
+        if look.is_last(path):
+            raise Broken(f"{TRACKER} is empty, and it is written last")
     elif not re.fullmatch(r"\d{1,18}", tracker):
         raise Broken(f"{TRACKER} holds no iteration")
     elif int(tracker) < step:

@@ -10,14 +10,13 @@ from __future__ import annotations
 import os
 import re
 
+from slurm_recovery.checkpoint import ocdbt
 from slurm_recovery.checkpoint.look import Broken, Entry, Look, printable
 
 TEMPORARY = ".orbax-checkpoint-tmp"
 COMMITTED = "commit_success.txt"
 STEP_METADATA, ITEM_METADATA, MANIFEST = "_CHECKPOINT_METADATA", "_METADATA", "manifest.ocdbt"
 AGGREGATE = "checkpoint"  # in place of it, in old releases
-MANIFEST_MAGIC = b"\x0c\xdb\x3a\x2a"  # tensorstore/kvstore/ocdbt/format/manifest.cc
-LONGEST_MANIFEST = 4 << 20
 DATA = re.compile(rb"(?:ocdbt\.process_\d{1,6}/)?d/[0-9a-f]{32}")  # a name of data, where it is not compressed
 PARTS = (STEP_METADATA, ITEM_METADATA, MANIFEST, COMMITTED)
 FOLDER = re.compile(r"(?:[A-Za-z]\w{0,40}_)?(\d{1,18})")  # step_prefix, step_format_fixed_length
@@ -109,45 +108,20 @@ def _check_others(look: Look, entries: dict[str, Entry]) -> int:
 
 
 def _check_ocdbt(look: Look, path: str, entries: dict[str, Entry]) -> None:
-    data = [_check_manifest(look, path)]
-    if "d" in entries:
-        data += _check_data(look, os.path.join(path, "d"))
+    _check_store(look, path, entries)
     for name, entry in sorted(entries.items()):
         if name.startswith("ocdbt.process_") and entry.is_folder:
-            inside = look.folder(entry.path)
-            _check_named(entry.path, look, [_check_manifest(look, entry.path)])
-            if "d" in inside:
-                _check_data(look, inside["d"].path)
-    _check_named(path, look, data)
+            _check_store(look, entry.path, look.folder(entry.path))
 
 
-def _check_manifest(look: Look, path: str) -> bytes:
-    """Magic, its own length in 8 bytes; the file is replaced as a whole."""
-    with look.file(os.path.join(path, MANIFEST)) as file:
-        data = file.read(0, LONGEST_MANIFEST)
-        if data[:4] != MANIFEST_MAGIC:
-            raise Broken(f"{MANIFEST} does not begin as one")
-        length = int.from_bytes(data[4:12], "little")
-        if length != file.size:
-            raise Broken(f"{MANIFEST} has {file.size} of its {length} bytes")
-        if len(data) == file.size and crc32c(data[:-4]) != int.from_bytes(data[-4:], "little"):
-            raise Broken(f"{MANIFEST} is damaged: its checksum is wrong")
-    return data
-
-
-def _check_data(look: Look, path: str) -> list[bytes]:
-    """Files of data: none is empty. Returns the small ones, which hold the names of others."""
-    small: list[bytes] = []
-    for name, entry in look.folder(path).items():
-        if not entry.is_file:
-            continue
-        size = look.size(entry.path)
-        if not size:
-            raise Broken(f"{printable(name)} is empty")
-        if size < 4096 and len(small) < 4:
-            with look.file(entry.path) as file:
-                small.append(file.read(0, 4096))
-    return small
+def _check_store(look: Look, path: str, entries: dict[str, Entry]) -> None:
+    """A manifest, and files of data in `d`: the small ones hold the names of others."""
+    told = [ocdbt.manifest(look, os.path.join(path, MANIFEST))]
+    data = look.folder(entries["d"].path) if "d" in entries else {}
+    for entry in data.values():
+        if entry.is_file:
+            told.append(ocdbt.data(look, entry.path))
+    _check_named(path, look, told)
 
 
 def _check_named(path: str, look: Look, data: list[bytes]) -> None:
@@ -171,23 +145,3 @@ def _check_zarr(look: Look, path: str, entries: dict[str, Entry], tree: dict[str
             inside = look.folder(entry.path)
             if not {".zarray", "zarr.json"} & set(inside):
                 raise Broken(f"array {printable(name)} has no .zarray")
-
-
-def _table() -> list[int]:
-    table = []
-    for byte in range(256):
-        for _ in range(8):
-            byte = byte >> 1 ^ (0x82F63B78 if byte & 1 else 0)
-        table.append(byte)
-    return table
-
-
-_TABLE = _table()
-
-
-def crc32c(data: bytes) -> int:
-    """Castagnoli's, RFC 3720 B.4."""
-    value = 0xFFFFFFFF
-    for byte in data:
-        value = value >> 8 ^ _TABLE[(value ^ byte) & 0xFF]
-    return value ^ 0xFFFFFFFF

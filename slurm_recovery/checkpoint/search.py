@@ -11,6 +11,7 @@ import itertools
 import math
 import os
 import stat
+import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -27,8 +28,11 @@ MOST_TIMED = 10_000  # those without a step are ordered by their times
 MOST_ASKED = 8  # files without a step in their name that are asked for it
 MOST_PASSED = 32
 MOST_GAPS = 16
-MOST_OPENED = 160  # files and folders, after which one complete checkpoint before the newest is enough
+# After which one complete checkpoint before the newest is enough: files and folders opened, and seconds of judging.
+MOST_OPENED = 180
+MOST_SECONDS = 2.0
 PEEKED = 3  # folders of a row that are opened to see whether the row is one of checkpoints
+LONGEST_WHY = 400
 DEPTH = 2  # levels of folders that may hold checkpoints: runs, and what is in a run
 # Folders that Lightning and scripts put between a run and its checkpoints: these cost no level.
 BETWEEN = ("lightning_logs", "checkpoints", "checkpoint", "ckpt", "ckpts", "weights")
@@ -71,11 +75,11 @@ def judge(path: str, rules: Sequence[Rule] = (), *, deadline: float = math.inf) 
         candidate = Candidate(path, names.step_of(os.path.basename(path)), stat.S_ISDIR(mode), rule)
         return _judged(look, candidate, _safe_root(look, path))
     except Unseen as why:
-        return Passed(path, str(why))
+        return Passed(_named(path), printable(str(why), LONGEST_WHY))
     except OSError as error:
-        return Passed(path, f"it cannot be looked at: {error.strerror}")
+        return Passed(_named(path), f"it cannot be looked at: {error.strerror}")
     except Exception as error:  # noqa: BLE001 - as above
-        return Passed(path, f"it cannot be looked at: {type(error).__name__}")
+        return Passed(_named(path), f"it cannot be looked at: {type(error).__name__}")
 
 
 def _safe_root(look: Look, path: str) -> str:
@@ -109,7 +113,7 @@ def _find(folder: str, rules: Sequence[Rule], refused: Collection[str], earlier:
             gathering.gap(str(late))
             break
         except Unseen as unseen:
-            harvest.take(candidate, Passed(candidate.path, str(unseen)))
+            harvest.take(candidate, Passed(candidate.path, printable(str(unseen), LONGEST_WHY)))
             if not harvest.complete:
                 gathering.gap(f"{printable(os.path.basename(candidate.path))}: {unseen}")
         if harvest.is_enough(look.opened, look.opened - before):
@@ -126,6 +130,7 @@ class _Harvest:
         self.complete: list[Saved] = []
         self.passed: list[Passed] = []
         self.not_named = 0
+        self.begun = time.monotonic()
 
     def outward(self, path: str) -> str:
         """The path as the caller wrote its folder: it may be a link that stays when its target moves."""
@@ -147,13 +152,16 @@ class _Harvest:
 
     def is_enough(self, opened: int, cost: int) -> bool:
         found = len(self.complete)
-        return found > self.most or (found > min(1, self.most) and opened + cost > MOST_OPENED)
+        is_dear = opened + cost > MOST_OPENED or time.monotonic() - self.begun > MOST_SECONDS
+        return found > self.most or (found > min(1, self.most) and is_dear)
 
     def found(self, gaps: list[str]) -> Found:
+        """Sentences may hold names of the folder's files; here they become what JSON and a terminal can bear."""
         if self.not_named:
             gaps.append(f"{self.not_named} more were passed over")
         newest = self.complete[0] if self.complete else None
-        return Found(self.folder, newest, tuple(self.complete[1:]), tuple(self.passed), tuple(gaps[:MOST_GAPS]))
+        said = tuple(printable(gap, LONGEST_WHY) for gap in gaps[:MOST_GAPS])
+        return Found(self.folder, newest, tuple(self.complete[1:]), tuple(self.passed), said)
 
 
 def _verdict(look: Look, candidate: Candidate, harvest: _Harvest) -> Saved | Passed:
@@ -173,7 +181,7 @@ def _judged(look: Look, candidate: Candidate, path: str) -> Saved | Passed:
         except Changed:  # one name of it may have been anything's; what goes on changing is not complete
             name, step = _checked(look, candidate, path)
     except Broken as why:
-        return Passed(candidate.path, str(why))
+        return Passed(candidate.path, printable(str(why), LONGEST_WHY))
     began, written = look.times()
     return Saved(candidate.path, name, step, _began(path, step, began, written, candidate.is_folder), written)
 
@@ -437,5 +445,4 @@ def _time(candidate: Candidate) -> tuple[bool, int]:
 
 def _named(path: str) -> str:
     """A path as text that JSON can hold, on one line."""
-    text = os.fsencode(path).decode("utf-8", "backslashreplace")
-    return "".join(one if one.isprintable() else "?" for one in text[:4000])
+    return printable(path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace"), 4000)

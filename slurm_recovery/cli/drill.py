@@ -140,7 +140,7 @@ def drill(
         say_error(str(error))
         raise typer.Exit(CANNOT) from error
     if as_json:
-        say_json([row._asdict() for row in rows])
+        say_json([row._asdict() | {"seconds": round(row.seconds, 2)} for row in rows])
     if any(row.result == "fail" for row in rows):
         raise typer.Exit(1)
 

@@ -62,14 +62,15 @@ class View:
         return self.config.settings.state_dir
 
     def look(self) -> None:
+        """The record first: Slurm then shows at least what it says was done."""
         self.event = self._event() or self.event
+        ours = (one for one in self.store.of_job(self.cluster, str(self.job_id)) if one.attempt.restart_count == 0)
+        self.incident = next((one for one in ours if self._is_new(one)), None)
         try:
             self.job = self.slurm.jobs([self.job_id]).get(self.job_id)
             self.unavailable = ""
         except SlurmUnavailable as error:
             self.unavailable = str(error)
-        ours = (one for one in self.store.of_job(self.cluster, str(self.job_id)) if one.attempt.restart_count == 0)
-        self.incident = next((one for one in ours if self._is_new(one)), None)
 
     def _is_new(self, incident: Incident) -> bool:
         """Slurm gives ids again. (Its own SubmitTime becomes the requeue's.)"""

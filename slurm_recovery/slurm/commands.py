@@ -19,7 +19,7 @@ from typing import Any
 from slurm_recovery.hostlist import expand, fold
 from slurm_recovery.records import Size
 from slurm_recovery.slurm.errors import Refused, SlurmUnavailable, UnknownJob, UnknownNode, from_text
-from slurm_recovery.slurm.port import Job, Node, Waiting, drain_reason, job_record
+from slurm_recovery.slurm.port import Job, Node, Queued, drain_reason, job_record
 
 Reader = Callable[[str], object]
 
@@ -159,13 +159,22 @@ class Commands:
         except (ValueError, KeyError, TypeError) as error:
             raise Refused(f"squeue --json: not what was expected: {error!r}") from error
 
-    def waiting(self) -> Sequence[Waiting]:
-        fields = ("JobID", "ArrayJobID", "UserID", "Dependency", "Name")
-        rows = self._table("squeue", "--states", "pending", fields=fields)
+    def queue(self) -> Sequence[Queued]:
+        fields = ("JobID", "ArrayJobID", "UserID", "State", "SubmitTime", "EligibleTime", "Dependency", "Name")
         return tuple(
-            Waiting(job_id=int(job), array_job_id=_number(array), user_id=int(user), name=_text(name), dependency=told)
-            for job, array, user, told, name in rows
-            if _text(told)
+            Queued(
+                job_id=int(job),
+                array_job_id=_number(array),
+                user_id=int(user),
+                state=state,
+                submit_time=_number(submitted),
+                eligible_time=_number(eligible),
+                dependency=_text(dependency),
+                name=_text(name),
+            )
+            for job, array, user, state, submitted, eligible, dependency, name in self._table(
+                "squeue", "--states", "all", fields=fields
+            )
         )
 
     def request(self, job: Job) -> Size | None:

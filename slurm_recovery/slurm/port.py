@@ -192,15 +192,21 @@ class Node(Record):
         return bool(self.state & AWAY)
 
 
-class Waiting(Record):
-    """A pending job that depends on others; `dependency` as squeue prints it. `array_job_id` is its own id where it is
-    no array."""
+class Queued(Record):
+    """A job as far as it may have to do with another: whose it is, and what it waits, or waited, for.
+
+    `array_job_id` is its own id where it is no array. `dependency`: as squeue prints it; "" once it is fulfilled.
+    `eligible_time`: since when it may start; None while a dependency or a hold forbids it.
+    """
 
     job_id: int
     array_job_id: int | None = None
     user_id: int = -1
     name: str = ""
+    state: str = ""
     dependency: str = ""
+    submit_time: float | None = None
+    eligible_time: float | None = None
 
 
 class Slurm(Protocol):
@@ -212,8 +218,8 @@ class Slurm(Protocol):
     def jobs(self, ids: Collection[int]) -> Mapping[int, Job]:
         """These jobs by their own ids, a het job's components with its leader; forgotten ones are left out."""
 
-    def waiting(self) -> Sequence[Waiting]:
-        """All pending jobs that depend on others, by one question however many there are."""
+    def queue(self) -> Sequence[Queued]:
+        """All jobs that slurmctld knows, by one question however many there are."""
 
     def request(self, job: Job) -> Size | None:
         """What a pending job asks for at least; None where fewer nodes cannot be asked for, or slurmctld forgot it.

@@ -26,7 +26,7 @@ from slurm_recovery.hostlist import expand
 from slurm_recovery.records import Size
 from slurm_recovery.slurm.commands import Commands, given_reason, node_state, one_node
 from slurm_recovery.slurm.errors import UnknownJob, from_text
-from slurm_recovery.slurm.port import ENDED, Job, Node, Waiting, job_record
+from slurm_recovery.slurm.port import ENDED, Job, Node, Queued, job_record
 
 _FEW = 20  # up to so many jobs are loaded one by one, more of them in one answer with all
 _LOG_LIMIT = 1023  # pyslurm expands log names into 1024 bytes
@@ -56,8 +56,8 @@ class PySlurm:
             **self._commands.jobs(untold),
         }
 
-    def waiting(self) -> Sequence[Waiting]:
-        return self._commands.waiting()
+    def queue(self) -> Sequence[Queued]:
+        return self._commands.queue()
 
     def request(self, job: Job) -> Size | None:
         return self._commands.request(job)

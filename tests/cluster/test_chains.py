@@ -47,6 +47,11 @@ def test_the_successor_goes_on_without_the_bad_node(site: Site, dependency: str,
     name = f"{dependency}{requeue}"
     job = failing(site, name, requeue, "--exclude=n4")
     successor = queue(site, dependency if dependency == "singleton" else f"{dependency}:{job}", name, "--exclude=n4")
+    if dependency == "singleton":  # it waits no longer once the job has ended, COMPLETING or not: that may be too soon
+        cluster.wait(job, "RUNNING")
+        cluster.run("scontrol", "update", "PartitionName=main", "State=DOWN")
+        closed(site, job)
+        cluster.run("scontrol", "update", "PartitionName=main", "State=UP")
     cluster.wait(successor, "COMPLETED")
     shown = cluster.show(successor)
     assert (shown["ExcNodes"], shown["NodeList"]) == ("n[2,4]", "n[1,3]")
@@ -61,6 +66,29 @@ def test_the_successor_goes_on_without_the_bad_node(site: Site, dependency: str,
     steps = [step for step in site.store().steps(incident.id) if step.action == f"exclude on {successor}"]
     assert [step.kind for step in steps] == ["intent", "outcome"]
     assert (cluster.show(job)["State"], cluster.show(job)["RestartCnt"]) == ("FAILED", "0")
+
+
+def test_a_successor_that_starts_at_once_is_one_all_the_same(site: Site) -> None:
+    """A `singleton` may start while the job's hook still runs: then no exclusion is in time, but no second run begins."""
+    cluster = site.cluster
+    job = failing(site, "at once")
+    successor = queue(site, "singleton", "at once")
+    cluster.wait(successor, "COMPLETED")
+    incident = closed(site, job)
+    assert incident.decision is not None
+    assert (incident.decision.basis, incident.stage) == ("successor", Stage.LEFT)
+    assert incident.note in (f"job {successor} is kept off n2", f"job {successor} had started already")
+    assert (cluster.show(job)["State"], cluster.show(job)["RestartCnt"]) == ("FAILED", "0")
+
+
+def test_jobs_of_one_name_that_wait_for_nodes_only_are_no_successors(site: Site) -> None:
+    cluster = site.cluster
+    job = site.train(trainer="--fail-node n2 --fail-step 3", name="many", nodes=3)
+    others = [cluster.sbatch("--nodes=3", "--job-name=many", "--output=/dev/null", script="sleep 1") for _ in range(2)]
+    cluster.wait(job, "COMPLETED")
+    assert (cluster.show(job)["ExcNodes"], cluster.show(job)["RestartCnt"]) == ("n2", "1")
+    for other in others:
+        cluster.wait(other, "COMPLETED")
 
 
 def test_what_is_no_successor_is_left_alone_and_the_job_restarts(site: Site) -> None:

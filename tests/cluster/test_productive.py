@@ -89,11 +89,12 @@ def test_one_that_fails_again_at_once_was_not(site: NodeSite) -> None:
 
 def test_by_the_time_that_its_line_tells(site: NodeSite) -> None:
     line = 'echo "$(date -u +%Y-%m-%dT%H:%M:%S) iter $((7 + SLURM_RESTART_COUNT)): loss 3.2"'
-    job = site.submit("--nodes=1", script=f'{line}; test "$SLURM_RESTART_COUNT" && sleep 2')
+    job = site.submit("--nodes=1", script=f'sleep 2; {line}; test "$SLURM_RESTART_COUNT"')
     site.go(job)
     site.cluster.wait(job, "COMPLETED")
     incident, step = swept_until_settled(site, job)
     assert (step.action, step.detail, step.result) == ("productive", "step 8 in the log", "")
+    assert incident.times["running"] < incident.times["productive"]
     assert incident.times["productive"].is_integer()
     observation = incident.observation
     assert observation is not None

@@ -506,7 +506,7 @@ def test_dependents(
     slurm: Slurm, cluster: PrivateCluster, jobs: Jobs, waiting: Mapping[str, int], name: str, expected: list[str]
 ) -> None:
     names = {number: name for name, number in waiting.items()}
-    found = dependents(one(slurm, jobs[name]), slurm.waiting())
+    found = dependents(one(slurm, jobs[name]), slurm.queue())
     # slurmctld may have split a waiting array into its tasks, each with an id of its own.
     arrays = {int(row["JobID"]): int(row["ArrayJobID"]) for row in cluster.records()}
     assert {names.get(arrays[number], str(number)) for number in found} == set(expected)
@@ -527,7 +527,7 @@ def test_successors_are_their_users_own_and_bear_the_jobs_name(slurm: Slurm, clu
     dead = [queue(f"afterok:{job}"), queue(f"afterok:{job},singleton"), queue(f"after:{job}"), queue(f"afterany:{other}")]
     others = [queue(f"afterany:{job}", "y"), queue("singleton", "y"), queue(f"afterany:{job}", user="nobody")]
     array = queue("singleton", HOSTILE, "--array=0-3")
-    found = successors(one(slurm, job), slurm.waiting())
+    found = successors(one(slurm, job), slurm.queue())
     cluster.run("scancel", *map(str, [job, other, *after, *both, *dead, *others, array]))
     assert found == (*after, *both, array)
 
@@ -538,7 +538,9 @@ def test_exclusions_of_a_job_that_waits(slurm: Slurm, cluster: PrivateCluster) -
         number = cluster.sbatch(f"--dependency={dependency}", "-x", "n1", script="true")
         slurm.update(one(slurm, number), excluded=["n1", "n2"], admin_comment="kept off n2")
         assert fields(one(slurm, number), "excluded_nodes", "admin_comment") == (("n1", "n2"), "kept off n2")
-        assert number in {waiting.job_id for waiting in slurm.waiting()}
+        queued = {one.job_id: one for one in slurm.queue()}
+        assert (queued[number].state, queued[number].eligible_time) == ("PENDING", None)
+        assert queued[ahead].dependency == ""
         cluster.run("scancel", str(number))
     cluster.run("scancel", str(ahead))
 
@@ -769,7 +771,7 @@ def silent(cluster: PrivateCluster, jobs: Jobs) -> None:
 ASKING: Mapping[str, Callable[[Slurm, Job], object]] = {
     "config": lambda slurm, job: slurm.config(),
     "jobs": lambda slurm, job: slurm.jobs([job.job_id]),
-    "waiting": lambda slurm, job: slurm.waiting(),
+    "queue": lambda slurm, job: slurm.queue(),
     "request": lambda slurm, job: slurm.request(job),
     "nodes": lambda slurm, job: slurm.nodes(),
     **DEEDS,

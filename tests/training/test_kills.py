@@ -26,7 +26,7 @@ from tests.training.software_server import SoftwareServer
 
 IN_A_ROW = 7  # kills of one training before it may end
 BY_CLOCK = 0.2  # of the kills: after a time instead of before a call
-INSIDE = 0.9  # so many of the kills must come within a checkpoint's write
+INSIDE = 0.8  # so many of the kills must come within a checkpoint's write
 
 
 @dataclass
@@ -54,6 +54,8 @@ def test_killed_while_it_saves_it_goes_on_from_the_newest_complete_step(
         whole = server.attempt(tmp_path / "undisturbed")
         assert steps(whole, "saved") == list(range(EVERY, STEPS + 1, EVERY)), server.log.read_text()[-3000:]
         assert newest_of(tmp_path / "undisturbed", software).step == STEPS
+        on_disk = sum(path.stat().st_size for path in (tmp_path / "undisturbed").rglob("*") if path.is_file())
+        assert whole.seen_bytes >= on_disk > 0  # no write goes past the filter
         for number in itertools.count():
             training = Training(server, software, tmp_path / f"training-{number}", whole, chance, count)
             training.run()

@@ -289,19 +289,7 @@ def test_safetensors_sizes(cut: int, tmp_path: Path) -> None:
 
 
 def test_a_large_zip(tmp_path: Path) -> None:
-    """Zip64: more than 65,535 records, and a record beyond 4 GiB, in a sparse file."""
-    import zipfile
-
-    path = tmp_path / "step_1.pt"
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("archive/data.pkl", b"\x80\x02}.")
-        for index in range(66_000):
-            archive.writestr(f"archive/data/{index}", b"")
-    assert isinstance(judge(str(path)), Saved)
-    with path.open("r+b") as file:
-        file.truncate(path.stat().st_size - 1)
-    assert why(path) == "step_1.pt: no zip end record"
-
+    """Zip64: a record of more than 4 GiB, in a sparse file."""
     path = tmp_path / "step_2.pt"
     size = (4 << 30) + 5
     with path.open("wb") as file:
@@ -324,6 +312,9 @@ def test_a_large_zip(tmp_path: Path) -> None:
         file.write(b"PK\6\7" + bytes(4) + end.to_bytes(8, "little") + bytes(4))
         file.write(b"PK\5\6" + bytes(4) + b"\xff" * 12 + bytes(2))
     assert isinstance(judge(str(path)), Saved), judge(str(path))
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size - 1)
+    assert why(path) == "step_2.pt: no zip end record"
     path.write_bytes(b"")
 
 

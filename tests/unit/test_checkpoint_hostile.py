@@ -109,7 +109,8 @@ def test_links_in_a_circle(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [b"step_7\n\x1b[2J.pt", b"step_7\xff.pt", b"step_7\x7f.pt", "step_7\u202e.pt".encode(), b"step_7\xc2\x85.pt"]
+    "name",
+    [b"step_7\n\x1b[2J.pt", b"step_7\xff.pt", b"step_7\x7f.pt", "step_7\u202e.pt".encode(), b"step_7\xc2\x85.pt"],
 )
 def test_names_that_cannot_be_told(name: bytes, tmp_path: Path) -> None:
     LAYOUTS["torch_file"].save(tmp_path, 6)
@@ -131,6 +132,13 @@ def test_names_inside_that_cannot_be_told(tmp_path: Path) -> None:
     found = find(str(tmp_path))
     assert found.newest is None
     assert is_json_safe(found)
+
+
+def test_names_of_temporary_files_inside(tmp_path: Path) -> None:
+    path = LAYOUTS["hugging_face"].save(tmp_path, 7)
+    put(path / "a\n\x1b[2J.tmp", b"x")
+    found = find(str(tmp_path))
+    assert [one.why for one in found.passed] == ["a??[2J.tmp has its temporary name still"]
 
 
 def test_long_names(tmp_path: Path) -> None:
@@ -189,7 +197,8 @@ def test_harmful_pickles(name: str, tmp_path: Path) -> None:
 def test_pickles_at_random() -> None:
     """Nothing but NotPickled, and never an object that was built."""
     dice = random.Random(5)
-    seeds = [torch_legacy(), dcp_metadata([("w", "s", 0, 1)] * 3), pickle.dumps({"a": [1, (2.5, None)]}), *HARMFUL.values()]
+    seeds = [torch_legacy(), dcp_metadata([("w", "s", 0, 1)] * 3), pickle.dumps({"a": [1, (2.5, None)]})]
+    seeds += HARMFUL.values()
     for _ in range(3000):
         data = bytearray(dice.choice(seeds)[:5000])
         for _ in range(dice.randrange(1, 6)):

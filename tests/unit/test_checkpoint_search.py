@@ -209,9 +209,7 @@ def test_an_empty_folder_has_no_gap(tmp_path: Path) -> None:
 
 def test_no_time_left_is_a_gap(tmp_path: Path) -> None:
     LAYOUTS["torch_file"].save(tmp_path, 3)
-    assert find(str(tmp_path), deadline=-math.inf) == Found(
-        str(tmp_path), gaps=("the time for looking was over",)
-    )
+    assert find(str(tmp_path), deadline=-math.inf) == Found(str(tmp_path), gaps=("the time for looking was over",))
     assert judge(str(tmp_path / "checkpoint_3.pt"), deadline=-math.inf) == Passed(
         str(tmp_path / "checkpoint_3.pt"), "the time for looking was over"
     )

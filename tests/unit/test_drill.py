@@ -226,6 +226,15 @@ def test_an_older_job_of_the_same_id_is_not_ours() -> None:
     assert a_view(an_incident(attempt=again)).incident is None
 
 
+def test_the_record_is_read_before_slurm_so_that_what_it_says_was_done_is_seen_there() -> None:
+    view, order = a_view(an_incident(), job=a_job()), []
+    view.store = SimpleNamespace(of_job=lambda cluster, label: order.append("record") or [])
+    slurm: Any = SimpleNamespace(jobs=lambda ids: order.append("slurm") or {})
+    view.slurm = slurm
+    view.look()
+    assert order == ["record", "slurm"]
+
+
 def test_a_sweep_is_one_after_the_jobs_end_that_left_nothing(tmp_path: Path) -> None:
     (tmp_path / "spool").mkdir()
     event = tmp_path / "spool/180-job_end-7-99.event"

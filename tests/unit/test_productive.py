@@ -232,6 +232,14 @@ def test_a_good_end_that_shows_nothing_else_counts_itself(site: Site) -> None:
     assert (step and step.detail, step and step.result) == ("ended well", AT_LATEST)
 
 
+def test_of_two_in_one_second_the_one_that_says_when(site: Site) -> None:
+    site.ends_well(START + 720)
+    site.log.write_text("[2026-06-04 10:12:00] iter 3: loss 3\n")
+    when, step = site.watch()
+    assert when == START + 720
+    assert (step and step.detail, step and step.result) == ("step 3 in the log", "")
+
+
 def test_a_good_end_within_the_second_of_its_start(site: Site) -> None:
     times = {"ended": ENDED, "running": AGAIN + 0.8}
     site.store.save(site.incident.model_copy(update={"times": times}))

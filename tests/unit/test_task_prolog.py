@@ -211,6 +211,15 @@ def test_a_file_that_the_user_changed_changes_no_other_variable(node: Node) -> N
     assert node.lines() == []
 
 
+def test_a_restart_without_a_prolog_is_told_its_number(node: Node) -> None:
+    """slurmd 22.05: _clear_expired_job_states() in slurm_cred.c forgets a job at most every other second."""
+    assert node.exports(SLURM_RESTART_COUNT="2") == {"JOB_ID": "7", "ATTEMPT": "3"}
+    for count in ("0", "", "x", "1;reboot", "99999", "-1"):
+        assert node.lines(SLURM_RESTART_COUNT=count) == []
+    inherited = node.lines(SLURM_RESTART_COUNT="2", SLURM_RECOVERY_JOB_ID="6")
+    assert {line.split()[0] for line in inherited} == {"unset"}
+
+
 # --- which task looks
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import orbax.checkpoint as ocp
 
 from tests.training.software.run import Run, loop
@@ -15,23 +16,31 @@ from tests.training.software.run import Run, loop
 State = dict[str, dict[str, jax.Array]]
 
 
-def loss_of(weights: dict[str, jax.Array], step: int) -> jax.Array:
-    inputs = jax.random.normal(jax.random.key(1000 + step), (16, 32))
-    hidden = jnp.tanh(inputs @ weights["first"])
-    return jnp.mean((hidden @ weights["second"] - jnp.sin(inputs[:, :8] * 2)) ** 2)
+def batch(step: int) -> tuple[np.ndarray, np.ndarray]:
+    inputs = np.random.default_rng(1000 + step).standard_normal((16, 32), dtype=np.float32)
+    return inputs, np.sin(inputs[:, :8] * 2)
+
+
+def loss_of(weights: dict[str, jax.Array], inputs: jax.Array, wanted: jax.Array) -> jax.Array:
+    return jnp.mean((jnp.tanh(inputs @ weights["first"]) @ weights["second"] - wanted) ** 2)
 
 
 @jax.jit
-def update(state: State, step: int) -> State:
-    slopes = jax.grad(loss_of)(state["weights"], step)
+def update(state: State, inputs: jax.Array, wanted: jax.Array) -> tuple[State, jax.Array]:
+    loss, slopes = jax.value_and_grad(loss_of)(state["weights"], inputs, wanted)
     momentum = jax.tree.map(lambda old, slope: 0.9 * old + slope, state["momentum"], slopes)
-    return {"weights": jax.tree.map(lambda w, m: w - 0.1 * m, state["weights"], momentum), "momentum": momentum}
+    weights = jax.tree.map(lambda weight, by: weight - 0.1 * by, state["weights"], momentum)
+    return {"weights": weights, "momentum": momentum}, loss
 
 
 def first_state() -> State:
-    one, two = jax.random.split(jax.random.key(1))
-    weights = {"first": jax.random.normal(one, (32, 512)) / 6, "second": jax.random.normal(two, (512, 8)) / 23}
-    return {"weights": weights, "momentum": jax.tree.map(jnp.zeros_like, weights)}
+    chance = np.random.default_rng(1)
+    weights = {
+        name: jnp.asarray(chance.standard_normal(shape, dtype=np.float32) / shape[0] ** 0.5)
+        for name, shape in (("first", (32, 512)), ("second", (512, 8)))
+    }
+    momentum = {name: jnp.asarray(np.zeros(weight.shape, weight.dtype)) for name, weight in weights.items()}
+    return {"weights": weights, "momentum": momentum}
 
 
 def train(run: Run) -> None:
@@ -46,7 +55,7 @@ def train(run: Run) -> None:
 
     def advance(step: int) -> None:
         nonlocal state
-        state = update(state, step)
+        state, _ = update(state, *batch(step))
 
     def save(step: int) -> None:
         manager.save(step, args=ocp.args.StandardSave(state))
@@ -54,4 +63,4 @@ def train(run: Run) -> None:
 
     loop(run, load, advance, save)
     manager.close()
-    run.mark("loss", float(loss_of(state["weights"], 0)).hex())
+    run.mark("loss", float(update(state, *batch(0))[1]).hex())

@@ -205,9 +205,7 @@ class _Watch:
         if name in ON_DESCRIPTOR and not _target(pid, arguments[0]).startswith(self.folder):
             return False
         self.changes += 1
-        if name in TORN:
-            with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
-                self.outcome.seen_bytes += sum(size for _, size in _pieces(name, memory, arguments))
+        self.outcome.seen_bytes += _size(name, pid, arguments)
         return True
 
     def _is_reached(self) -> bool:
@@ -275,6 +273,16 @@ def _target(pid: int, descriptor: int) -> str:
         return os.readlink(f"/proc/{pid}/fd/{descriptor}")
     except OSError:
         return ""
+
+
+def _size(name: str, pid: int, arguments: list[int]) -> int:
+    """Of what a call writes."""
+    if name == "sendfile":
+        return os.stat(f"/proc/{pid}/fd/{arguments[1]}").st_size
+    if name not in TORN:
+        return 0
+    with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
+        return sum(size for _, size in _pieces(name, memory, arguments))
 
 
 def _pieces(name: str, memory: FileIO, arguments: list[int]) -> list[tuple[int, int]]:
