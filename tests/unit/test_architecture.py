@@ -45,7 +45,7 @@ OURS_MAY = {
     "checkpoint": ("checkpoint",),
     "detect": ("records", "detect", "hostlist", "node_report"),
     "attribute": ("records", "detect", "attribute"),
-    "decide": ("records", "attribute", "decide", "config.settings", "slurm.port", "job_options"),
+    "decide": ("records", "attribute", "decide", "config.settings", "slurm.port", "slurm.dependency", "job_options"),
     "slurm": ("records", "slurm", "config.settings", "config.confile", "hostlist"),
     "evidence": ("records", "detect", "evidence", "config.signature_files", "node_report"),
     "node": ("node", "config.confile", "hostlist", "evidence.as_user", "checkpoint", "job_options", "resume"),

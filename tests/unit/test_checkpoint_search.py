@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -241,34 +243,39 @@ def looked(folder: Path) -> dict[str, object]:
     return dict(json.loads(done.stdout))
 
 
+@pytest.fixture
+def ten_thousand(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path / "folder"
+    shutil.rmtree(tmp_path / "folder")  # pytest would keep 100,000 names
+
+
 @pytest.mark.timing
-@pytest.mark.parametrize("kind", ["numbers", "deepspeed", "megatron", "script"])
-def test_ten_thousand_checkpoints_of_eight_shards(kind: str, tmp_path: Path) -> None:
-    """Hard links: the search sees 80,000 files, and the test writes a few."""
-    shards = [put(tmp_path / "one" / f"rank{rank}.distcp", torch_zip()) for rank in range(8)]
-    top = torch_zip({"dp_world_size": 8, "mp_world_size": 1})
-    zero = [put(tmp_path / "one" / f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt", torch_zip()) for rank in range(8)]
-    zero.append(put(tmp_path / "one" / "mp_rank_00_model_states.pt", top))
-    whole = tmp_path / "whole"
-    for _ in dcp_into(whole, ranks=8):
-        pass
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    pattern = {"numbers": "{}", "deepspeed": "global_step{}", "megatron": "iter_{:07d}"}
-    sources = {"deepspeed": zero, "script": shards}.get(kind, list(whole.iterdir()))
-    for step in range(10_000):
-        path = folder / pattern.get(kind, "ckpt_{}").format(step)
-        path.mkdir()
+@pytest.mark.parametrize("kind", ["dcp", "numbers", "deepspeed", "megatron", "script"])
+def test_ten_thousand_checkpoints_of_eight_shards(kind: str, ten_thousand: Path, tmp_path: Path) -> None:
+    """Hard links: the search sees what the test need not write. Of all but the first kind, the older ones are empty."""
+    one, top = tmp_path / "one", {"dp_world_size": 8, "mp_world_size": 1}
+    if kind in ("dcp", "numbers"):
+        list(dcp_into(one, ranks=8))
+    for rank in range(8):
+        name = {"deepspeed": f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt", "script": f"rank{rank}.pt"}.get(
+            kind, ""
+        )
         if kind == "megatron":
-            for rank in range(8):
-                (path / f"mp_rank_{rank:02d}").mkdir()
-                os.link(shards[rank], path / f"mp_rank_{rank:02d}" / "model_optim_rng.pt")
-            continue
-        for source in sources:
-            os.link(source, path / (source.name.replace("distcp", "pt") if kind == "script" else source.name))
-    put(folder / "latest", "global_step9999")
-    put(folder / "latest_checkpointed_iteration.txt", "9999")
-    answer = looked(folder)
+            put(one / f"mp_rank_{rank:02d}" / "model_optim_rng.pt", torch_zip())
+        elif name:
+            put(one / name, torch_zip())
+    if kind == "deepspeed":
+        put(one / "mp_rank_00_model_states.pt", torch_zip(top))
+    pattern = {"dcp": "step-{}", "numbers": "{}", "deepspeed": "global_step{}", "megatron": "iter_{:07d}"}
+    for step in range(10_000):
+        path = ten_thousand / pattern.get(kind, "ckpt_{}").format(step)
+        if kind == "dcp" or step > 9900:
+            shutil.copytree(one, path, copy_function=os.link)
+        else:
+            path.mkdir(parents=True)
+    put(ten_thousand / "latest", "global_step9999")
+    put(ten_thousand / "latest_checkpointed_iteration.txt", "9999")
+    answer = looked(ten_thousand)
     assert answer["step"] == 9999
     assert answer["earlier"] == list(range(9998, 9990, -1))
     assert float(str(answer["seconds"])) < 1

@@ -47,6 +47,7 @@ def test_every_command_and_option_has_help_and_is_in_the_manual(name: str) -> No
 
 def test_the_commands_are_those_that_the_design_promises() -> None:
     promised = {"list", "show", "explain", "replay", "sweep", "config", "check", "setup", "nodes", "release"}
+    promised |= {"report", "drill"}
     assert set(COMMANDS) == promised
 
 
