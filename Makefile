@@ -39,7 +39,7 @@ test-cluster: root packages-test $(VENV)/installed
 
 # Real training software, killed while it writes a checkpoint.
 test-training: root packages-test $(VENV)/installed $(TRAINING)/installed
-	$(RUN) -m pytest -q -n 2 --dist load tests/training
+	$(RUN) -m pytest -q -n 2 --dist loadgroup tests/training
 
 # The cluster tests on other Slurm releases, each in a folder made by debootstrap: SUITES="trixie testing".
 test-releases: root packages-releases

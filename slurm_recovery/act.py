@@ -129,8 +129,11 @@ class Actor:
         incident, _ = self._do(incident, job, "give_way", detail, deed)
         return incident
 
-    def shrink(self, incident: Incident, job: Job, request: Size, fewer: Fewer) -> tuple[Incident, Result]:
-        """Ask for fewer nodes, and tie no less work to each of them. A job that has started meanwhile Slurm refuses."""
+    def shrink(
+        self, incident: Incident, job: Job, request: Size, fewer: Fewer, before: Fewer | None
+    ) -> tuple[Incident, Result]:
+        """Ask for fewer nodes, with as many tasks on each. A job that has started meanwhile Slurm refuses: it is then
+        as it was `before`."""
         decision = incident.decision
         assert decision is not None
         given = fewer.given
@@ -153,7 +156,7 @@ class Actor:
             check=asks,
         )
         if result is not Result.DONE:
-            incident = self._save(incident.model_copy(update={"fewer": None}))
+            incident = self._save(incident.model_copy(update={"fewer": before}))
         return incident, result
 
     def bequeath(self, incident: Incident, heir: Job, choice: Choice, judged: Incident) -> Incident:

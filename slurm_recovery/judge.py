@@ -138,6 +138,7 @@ class Judge:
             checkpoint=begin.checkpoint,
             step=begin.step,
             refused=begin.refused,
+            tasks=incident.fewer.given.tasks if incident.fewer else 0,
         )
 
     def choice(self, incident: Incident, parts: Sequence[Job], nodes: Mapping[str, Node]) -> Choice:

@@ -19,7 +19,7 @@ import structlog
 from slurm_recovery.act import Actor, Clock, comment_of
 from slurm_recovery.begin import said, tell_nodes
 from slurm_recovery.config.settings import Config
-from slurm_recovery.decide.exclusions import choose
+from slurm_recovery.decide.exclusions import Choice, choose
 from slurm_recovery.decide.rules import SUCCESSOR, options_of
 from slurm_recovery.decide.shrink import fewer, grown, least_nodes, short_of_nodes
 from slurm_recovery.holds import overdue, release_holds
@@ -43,6 +43,8 @@ log = structlog.get_logger(__name__)
 # slurmd refuses a credential made in the second in which it revoked the last one: the restarted job would
 # fail at once, "Job credential revoked". slurm_cred.c, slurm_cred_revoke.
 CREDENTIAL_SECONDS = 1.2
+# slurmd 22.05 starts no Prolog for a job that it had two seconds ago.
+PROLOG_SECONDS = 3.0
 GIVE_UP = 3600.0  # seconds after which an event that always fails is set aside
 
 
@@ -267,30 +269,29 @@ class Recovery:
             return self._actor.close(incident, Stage.LEFT, f"held by someone else: {job.reason}")
         job = self.slurm.jobs([job.job_id]).get(job.job_id, job)  # its owner may have changed it since
         others = [part for part in turn.components(job) if part.job_id != job.job_id]
-        request = None if others else self.slurm.request(job)
-        least = job.num_nodes if request is None else least_nodes(request.nodes, self._options(incident))
-        part = job.model_copy(update={"num_nodes": least})  # not what a requeued job of `-N min-max` had before
-        choice = self._judge.choice(incident, [part, *others], turn.nodes)
+        choice, request = self._choice(incident, job, others, turn)
         ours = [entry.node for entry in choice.ours]
         lists = [(other, (*self._judge.users(incident, other), *ours)) for other in others]
+        if request is not None and self._before(incident, request) and self._prolog_left_out(incident):
+            return incident
         incident, size = self._size(incident, request, job.model_copy(update={"excluded_nodes": choice.nodes}), turn)
         incident, result = self._actor.prepare(incident, job, choice, lists, size)
         if result is Result.FAILED and not self._held_too_long(incident):
             return incident
-        incident = self._tell_nodes(incident)
+        incident = self._tell_nodes(incident)[0]
         fresh = self.slurm.jobs([job.job_id]).get(job.job_id, job)
         return self._actor.release(incident, fresh)[0]
 
-    def _tell_nodes(self, incident: Incident) -> Incident:
-        """What the coming attempt begins from. Where it cannot be told, the job starts all the same."""
+    def _tell_nodes(self, incident: Incident) -> tuple[Incident, bool]:
+        """What the coming attempt begins from, and whether it is told. Where not, the job starts all the same."""
         folder = self.config.settings.evidence_dir
         if folder is None:
-            return incident
+            return incident, False
         resume = self._judge.resume(incident)
         if told := said(resume):
             incident = self._actor.note(incident, "begin", told)
         why = tell_nodes(folder, resume, self.config.settings.evidence_timeout)
-        return self._actor.note(incident, "not_told", f"{folder}/resume: {why}") if why else incident
+        return (self._actor.note(incident, "not_told", f"{folder}/resume: {why}") if why else incident), not why
 
     def _follow(self, incident: Incident, job: Job, turn: Turn) -> Incident:
         """RELEASED: until it runs; where it cannot, or not soon, with fewer nodes or exclusions."""
@@ -310,6 +311,23 @@ class Recovery:
 
     # -- fewer nodes -----------------------------------------------------------------------------
 
+    def _choice(self, incident: Incident, job: Job, others: list[Job], turn: Turn) -> tuple[Choice, Size | None]:
+        """ExcNodeList of the restart, and, where that matters, what the job asks for at least.
+
+        An exclusion is not left out for too few other nodes where the job can do with fewer than it had: by its
+        owner's word, or because it is one of `-N min-max`.
+        """
+        choice = self._judge.choice(incident, [job, *others], turn.nodes)
+        options = self._options(incident)
+        shrunk = any(one.fewer for one in self.store.history(incident.attempt))
+        if others or not (options.min_nodes or choice.left_out or shrunk):
+            return choice, None
+        request = self.slurm.request(job)
+        if request is not None:
+            part = job.model_copy(update={"num_nodes": least_nodes(request.nodes, options)})
+            choice = self._judge.choice(incident, [part], turn.nodes)
+        return choice, request
+
     def _options(self, incident: Incident) -> JobOptions:
         return options_of(incident.attempt, self.config.policy(incident.attempt.partition))
 
@@ -319,6 +337,10 @@ class Recovery:
         since = max(incident.times.get("released", self.now()) + delay, incident.times.get("fewer", 0.0))
         patience = self.config.policy(incident.attempt.partition).shrink_after
         return not -delay <= self.now() - since < patience  # or the clock was set back
+
+    def _prolog_left_out(self, incident: Incident) -> bool:
+        """Whether a start now would be one that its nodes are told nothing of."""
+        return 0 < (incident.attempt.end_time or 0) + PROLOG_SECONDS - self.now() <= PROLOG_SECONDS
 
     def _before(self, incident: Incident, request: Size) -> Fewer | None:
         """That the job asks for fewer nodes than it wanted, by our hand."""
@@ -336,7 +358,11 @@ class Recovery:
         return incident.model_copy(update={"fewer": before}), None
 
     def _shrink(self, incident: Incident, job: Job, turn: Turn) -> Incident | None:
-        """Ask for fewer nodes, where the job's owner allows it and it helps; None: not so."""
+        """Ask for fewer nodes, where the job's owner allows it and it helps; None: not so.
+
+        Not before the nodes are told of the fewer tasks: sbatch has left SLURM_NTASKS in the job's environment, and its
+        srun would fail.
+        """
         options = self._options(incident)
         if not options.min_nodes or turn.components(job):
             return None
@@ -344,10 +370,15 @@ class Recovery:
         given = fewer(request, job, options, turn.nodes) if request else None
         if request is None or given is None:
             return None
+        if self._prolog_left_out(incident):
+            return incident
         before = self._before(incident, request)
-        wanted = before.wanted if before else request
-        incident, result = self._actor.shrink(incident, job, request, Fewer(wanted=wanted, given=given))
-        return self._tell_nodes(incident) if result is Result.DONE else incident
+        less = Fewer(wanted=before.wanted if before else request, given=given)
+        told, done = self._tell_nodes(incident.model_copy(update={"fewer": less}))
+        if not done:
+            return None
+        incident, result = self._actor.shrink(told, job, request, less, before)
+        return incident if result is Result.DONE else self._tell_nodes(incident)[0]
 
     def _give_way(self, incident: Incident, job: Job, turn: Turn) -> Incident:
         users = self._judge.users(incident, job)

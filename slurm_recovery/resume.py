@@ -47,6 +47,7 @@ class Resume(NamedTuple):
     checkpoint: str = ""  # the one to start from, complete when the attempt before had ended
     step: int | None = None
     refused: tuple[str, ...] = ()
+    tasks: int = 0  # of all its nodes, where they are fewer than it was submitted with: sbatch's SLURM_NTASKS is wrong
 
 
 def write_resume(evidence_dir: Path, resume: Resume) -> None:
@@ -163,7 +164,7 @@ def decode(data: bytes) -> Resume | None:
         return None
     words = [told.get(name, "") for name in ("reason", "folder", "checkpoint")]
     lists = [told.get(name, []) for name in ("excluded", "refused")]
-    numbers = [told.get("job_id"), told.get("attempt")]
+    numbers = [told.get("job_id"), told.get("attempt"), told.get("tasks", 0)]
     step = told.get("step")
     fits = (
         all(_is_number(number) for number in numbers)
@@ -180,7 +181,8 @@ def decode(data: bytes) -> Resume | None:
         return None
     if reason and not _REASON.fullmatch(reason):
         return None
-    return Resume(told["job_id"], told["attempt"], reason, tuple(excluded), folder, checkpoint, step, tuple(refused))
+    lasting = (tuple(refused), numbers[2])
+    return Resume(told["job_id"], told["attempt"], reason, tuple(excluded), folder, checkpoint, step, *lasting)
 
 
 def _is_path(text: str) -> bool:

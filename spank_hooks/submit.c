@@ -101,8 +101,8 @@ static void carry_what_is_allowed(spank_t spank, const struct site *site, enum o
 
 /*
  * Without PrologFlags=Alloc a node's Prolog runs when the first step comes there, with the step's job control
- * environment. sbatch and salloc leave the job's in SLURM_SPANK_..., and srun (22.05 to 26.05) reads that and forgets it
- * again before post_opt.
+ * environment. sbatch and salloc leave the job's in SLURM_SPANK_..., and srun (22.05 to 26.05) reads that and forgets
+ * it again before post_opt.
  */
 static void carry_what_the_job_said(spank_t spank, const struct option_row *row)
 {

@@ -1,8 +1,8 @@
 """The newest complete checkpoint under a folder, and the ones before it.
 
 gather.py tells which there are; they are judged from the greatest step down until enough are found: of ten thousand, a
-few are opened. Bounded in checkpoints judged, and by the deadline; what was left out is a gap. Nothing is written, moved
-or deleted, and nothing is raised. formats.py knows what makes a checkpoint complete.
+few are opened. Bounded in checkpoints judged, and by the deadline; what was left out is a gap. Nothing is written,
+moved or deleted, and nothing is raised. formats.py knows what makes a checkpoint complete.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ from slurm_recovery.hooks.install import (
     task_prolog_settings,
     written_settings,
 )
-from slurm_recovery.hooks.spank import PLUGSTACK, installed_plugin, plugin_arguments, plugstack_lines
+from slurm_recovery.hooks.spank import PLUGSTACK, installed_plugin, plugin_arguments, plugstack_lines, plugstack_of
 from slurm_recovery.hostlist import fold
 from slurm_recovery.resume import FOLDER as RESUME
 from slurm_recovery.slurm.errors import SlurmError
@@ -323,8 +323,8 @@ _MISSED = {
 
 def _plugin(there: Installation) -> Iterator[Problem]:
     """The SPANK plugin, where setup built one, or plugstack.conf loads one."""
-    named = there.cluster.config.get("plugstackconfig") or "/etc/slurm/plugstack.conf"
-    lines = plugstack_lines(Path(named))
+    named = plugstack_of(there.cluster.config, there.cluster.slurm_conf)
+    lines = plugstack_lines(named)
     again = f"{there.setup} --spank"
     if not lines:
         if installed_plugin(there.hook_dir):

@@ -121,9 +121,10 @@ def _node(common: Context, hook_dir: Path, slurm_conf: Path | None, remove: bool
             _say(f"{path}: removed")
         return
     config = common.config()
-    if config.settings.evidence_dir is None:
+    if config.settings.evidence_dir is not None:
+        _install_node_hooks(config, hook_dir, slurm_conf_of(config.settings, slurm_conf))
+    elif plugin is None:
         raise SetupError(f"{common.conf_path}: EvidenceDir is not set, so nodes have nothing to do; hint: set it first")
-    _install_node_hooks(config, hook_dir, slurm_conf_of(config.settings, slurm_conf))
     _install_plugin(config, hook_dir, plugin)
 
 
@@ -242,7 +243,7 @@ def _remove(common: Context, hook_dir: Path, slurm_conf: Path | None) -> None:
     from slurm_recovery.config.confile import ConfigError
     from slurm_recovery.config.settings import Settings
     from slurm_recovery.hooks.install import remove_hooks
-    from slurm_recovery.hooks.spank import plugstack_lines
+    from slurm_recovery.hooks.spank import plugstack_lines, plugstack_of
 
     try:
         settings = common.config().settings
@@ -254,7 +255,7 @@ def _remove(common: Context, hook_dir: Path, slurm_conf: Path | None) -> None:
             "slurmctld still runs our hook; "
             f"hint: take the line with {hook_dir}/epilog_slurmctld out of slurm.conf and restart slurmctld first"
         )
-    plugstack = Path(cluster.config.get("plugstackconfig") or "/etc/slurm/plugstack.conf")
+    plugstack = plugstack_of(cluster.config, cluster.slurm_conf)
     if plugstack_lines(plugstack):
         raise SetupError(f"{plugstack} still loads our plugin; hint: take that line out first")
     if cluster.unreachable:

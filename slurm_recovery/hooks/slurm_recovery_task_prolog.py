@@ -15,6 +15,8 @@ import slurm_recovery_node_hook as watchdog  # type: ignore[import-not-found]
 PREFIX = b"SLURM_RECOVERY_"
 NAMES = tuple(PREFIX + name for name in (b"JOB_ID", b"ATTEMPT", b"REASON", b"EXCLUDED", b"CHECKPOINT", b"STEP"))
 ATTEMPT, FOUND = NAMES[1], NAMES[4:]
+# What sbatch left in the job's environment, and srun takes for its own: a restart on fewer nodes has fewer tasks.
+TASKS = (b"SLURM_NTASKS", b"SLURM_NPROCS")
 NO_ANSWER = b"slurm_recovery: the job's folder of checkpoints could not be looked at in time (TaskPrologTimeout)"
 MOST_BYTES = 2 << 20
 MOST_ANSWER = 64 << 10  # what a pipe holds: the child never waits for us
@@ -59,15 +61,18 @@ def told(settings: dict[str, object], parent: str) -> bytes:
     else:
         return b""
     lines = [b"export %s=%s\n" % (name, values[name]) for name in NAMES if name in values]
+    if in_shell(parent):
+        tasks = assigned(written, TASKS)
+        lines += [b"export %s=%s\n" % (name, tasks[name]) for name in tasks if name in os.environb]
     # Left of another job, from which this one was submitted.
     lines += [b"unset %s\n" % name for name in NAMES if name not in values and name in os.environb]
     return b"".join(lines) + trouble
 
 
-def assigned(lines: list[bytes]) -> dict[bytes, bytes]:
+def assigned(lines: list[bytes], names: tuple[bytes, ...] = NAMES) -> dict[bytes, bytes]:
     """Of NAME=VALUE lines those that are ours and can be one line of slurmstepd's."""
     pairs = (line.partition(b"=")[::2] for line in lines)
-    return {name: value for name, value in pairs if name in NAMES and value and is_one_line(value)}
+    return {name: value for name, value in pairs if name in names and value and is_one_line(value)}
 
 
 def is_one_line(value: bytes) -> bool:
@@ -77,6 +82,12 @@ def is_one_line(value: bytes) -> bool:
 def looks_alone(parent: str) -> bool:
     """Whether this is the batch step, an interactive one, or a step of one task. Of many tasks none looks, for they
     might see different checkpoints; they have the variables from their batch script, or, by srun alone, not at all.
+    """
+    return in_shell(parent) or os.environ.get("SLURM_STEP_NUM_TASKS") == "1"
+
+
+def in_shell(parent: str) -> bool:
+    """Whether this is the batch step, or an interactive one.
 
     slurmstepd's title says which step it is, as `slurmstepd: [7.batch]`. On 22.05 SLURM_STEP_ID may be another job's.
     """
@@ -87,11 +98,9 @@ def looks_alone(parent: str) -> bool:
         title = b""
     name = title.partition(b"[")[2].partition(b"]")[0].rpartition(b".")[2]
     if title.startswith(b"slurmstepd:") and name:
-        alone = name in (BATCH, INTERACTIVE)
-    else:  # a script of the site's calls us
-        step = os.environ.get("SLURM_STEP_ID", "")
-        alone = not step or step.startswith("-") or step in ("4294967291", "4294967290")
-    return alone or os.environ.get("SLURM_STEP_NUM_TASKS") == "1"
+        return name in (BATCH, INTERACTIVE)
+    step = os.environ.get("SLURM_STEP_ID", "")  # a script of the site's calls us
+    return not step or step.startswith("-") or step in ("4294967291", "4294967290")
 
 
 def look(settings: dict[str, object], path: str, deadline: float) -> dict[bytes, bytes] | None:

@@ -12,6 +12,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from slurm_recovery.config.settings import Config, Mode
@@ -89,8 +90,8 @@ def _install(built: Path, plugin_dir: Path) -> bool:
 
 def installed_plugin(hook_dir: Path) -> Path | None:
     """The plugin of our own plugstack.conf; None where setup has not built one."""
-    words = next((line for line in plugstack_lines(hook_dir / PLUGSTACK)), [])
-    return Path(words[1]) if len(words) > 1 else None
+    lines = plugstack_lines(hook_dir / PLUGSTACK)
+    return Path(lines[0][1]) if lines else None
 
 
 def write_plugstack(hook_dir: Path, config: Config, plugin: Path) -> bool:
@@ -104,6 +105,14 @@ def write_plugstack(hook_dir: Path, config: Config, plugin: Path) -> bool:
     fresh.chmod(0o644)
     fresh.replace(path)
     return True
+
+
+def plugstack_of(config: Mapping[str, str], slurm_conf: Path | None) -> Path:
+    """The site's plugstack.conf. `config`: keys of slurm.conf in lower case; the default lies beside it."""
+    named = config.get("plugstackconfig", "")
+    if named.startswith("/"):
+        return Path(named)
+    return (slurm_conf or Path("/etc/slurm/slurm.conf")).with_name(PLUGSTACK)
 
 
 def plugstack_lines(path: Path, depth: int = 3) -> list[list[str]]:

@@ -68,6 +68,8 @@ def choose(resume: Resume, rules: Sequence[Rule], deadline: float) -> Saved | No
         return None
     found = find(resume.folder, rules, refused=refused, deadline=deadline)
     if found.newest is None and found.gaps:
+        if not resume.checkpoint and not os.path.lexists(resume.folder):
+            return None  # the job makes it
         raise NotSeen
     return found.newest
 

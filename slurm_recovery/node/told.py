@@ -32,7 +32,7 @@ def merge(job_id: int, restart_count: int, folder: str, written: Resume | None) 
     if written is None:
         return Resume(job_id, attempt, folder=folder)
     if written.attempt != attempt:
-        return Resume(job_id, attempt, folder=folder or written.folder, refused=written.refused)
+        return Resume(job_id, attempt, folder=folder or written.folder, refused=written.refused, tasks=written.tasks)
     return written._replace(folder=written.folder or folder)
 
 
@@ -42,7 +42,8 @@ def assignments(resume: Resume) -> list[bytes]:
     if resume.attempt > 1:
         values.append(("ATTEMPT", str(resume.attempt)))
         values += [("REASON", resume.reason), ("EXCLUDED", ",".join(resume.excluded))]
-    return assign(values) + starting_point(resume.checkpoint, resume.step)
+    tasks = [b"%s=%d" % (name, resume.tasks) for name in (b"SLURM_NTASKS", b"SLURM_NPROCS") if resume.tasks]
+    return assign(values) + starting_point(resume.checkpoint, resume.step) + tasks
 
 
 def starting_point(checkpoint: str, step: int | None) -> list[bytes]:

@@ -18,7 +18,7 @@ from typing import Any
 
 from slurm_recovery.hostlist import expand, fold
 from slurm_recovery.records import Size
-from slurm_recovery.slurm.errors import Refused, SlurmUnavailable, UnknownJob, UnknownNode, from_text
+from slurm_recovery.slurm.errors import Refused, SlurmError, SlurmUnavailable, UnknownJob, UnknownNode, from_text
 from slurm_recovery.slurm.port import Job, Node, Queued, drain_reason, job_record
 
 Reader = Callable[[str], object]
@@ -148,14 +148,10 @@ class Commands:
         if not self._expedites or not ids:
             return frozenset()
         try:
-            said = self._run("squeue", *_ALL["squeue"], "--states", "all", *_named(ids), "--json")
+            records = self._json(ids)
+            return frozenset(record["job_id"] for record in records if "EXPEDITED_REQUEUE" in record["flags"])
         except UnknownJob:
             return frozenset()
-        try:
-            return frozenset(
-                record["job_id"] for record in json.loads(said, strict=False)["jobs"]
-                if "EXPEDITED_REQUEUE" in record["flags"]
-            )  # fmt: skip
         except (ValueError, KeyError, TypeError) as error:
             raise Refused(f"squeue --json: not what was expected: {error!r}") from error
 
@@ -178,16 +174,14 @@ class Commands:
         )
 
     def request(self, job: Job) -> Size | None:
-        # The TRES of a pending job are those that it asks for. squeue's NumNodes is not: see the port.
-        fields = ("JobID", "tres-alloc", "NumTasks", "tres-per-job", "HetJobID")
+        # Only JSON tells it: squeue's NumNodes and TRES of a job that was requeued after its end are those that it had.
         try:
-            rows = self._table("squeue", "--states", "all", *_named([job.job_id]), fields=fields)
-        except UnknownJob:
+            records = [record for record in self._json([job.job_id]) if record["job_id"] == job.job_id]
+            return _size(records[0]) if records else None
+        except SlurmUnavailable:
+            raise
+        except (SlurmError, ValueError, LookupError, TypeError, AttributeError):  # a squeue without JSON, for instance
             return None
-        row = next((row for row in rows if row[0] == str(job.job_id)), None)
-        if row is None or _setting(row[3]) or _number(row[4]):
-            return None
-        return _size(row[1], _count(row[2]))
 
     def nodes(self) -> Mapping[str, Node]:
         fields = ("NodeList", "StateComplete", "Partition", "features", "Reason", "UserLong", "Timestamp")
@@ -289,6 +283,11 @@ class Commands:
         wanted = ",".join(f"{field}:{mark}" for field in fields)
         return _rows(self._run(program, "--noheader", *_ALL[program], *arguments, "-O", wanted), mark, len(fields))
 
+    def _json(self, ids: Collection[int]) -> list[dict[str, Any]]:
+        """Of these jobs, and (22.05) of all others, too. Raises ValueError, KeyError or TypeError where it is none."""
+        said = self._run("squeue", *_ALL["squeue"], "--states", "all", *_named(ids), "--json")
+        return list(json.loads(said, strict=False)["jobs"])
+
     def _columns(self, *arguments: str, columns: Sequence[str]) -> list[list[str]]:
         """Rows of a squeue -o (--format) query, which knows ExcNodeList; -O does not before 24.05."""
         mark = f"<{secrets.token_hex(8)}>"
@@ -318,11 +317,18 @@ def _values(row: Sequence[str]) -> dict[str, Any]:
     return {name: read(cell) for cell, (name, read) in zip(row, _FIELDS.values(), strict=True)}
 
 
-def _size(tres: str, tasks: int) -> Size | None:
-    """Of `cpu=4,mem=16000M,node=4,billing=4`, which Slurm makes."""
-    told = dict(pair.split("=", 1) for pair in tres.split(",") if "=" in pair)
+def _size(record: Mapping[str, Any]) -> Size | None:
+    """Of squeue's JSON, in which the TRES asked for are as `cpu=4,mem=16000M,node=4,billing=4`."""
+    if _plain(record["het_job_id"]) or record["tres_per_job"]:
+        return None
+    told = dict(pair.split("=", 1) for pair in record["tres_req_str"].split(",") if "=" in pair)
     nodes, cpus = _count(told.get("node", "")), _count(told.get("cpu", ""))
-    return Size(nodes=nodes, tasks=tasks, cpus=cpus) if nodes and cpus else None
+    return Size(nodes=nodes, tasks=_plain(record["tasks"]), cpus=cpus) if nodes and cpus else None
+
+
+def _plain(value: Any) -> int:
+    """A number as 22.05 has it, or as later ones do: {"set": true, "number": 4}."""
+    return int(value["number"] if isinstance(value, dict) else value or 0)
 
 
 def _first_tasks(records: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:

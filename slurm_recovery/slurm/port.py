@@ -224,9 +224,9 @@ class Slurm(Protocol):
     def request(self, job: Job) -> Size | None:
         """What a pending job asks for at least; None where fewer nodes cannot be asked for, or slurmctld forgot it.
 
-        Unlike `Job.num_nodes`, which of a requeued job tells how many it had (22.05), it is what Slurm will look for:
-        of `-N 2-4` it is 2. None: a het job, or one that asks for GPUs by its whole (`--gpus`), which Slurm does not
-        let anybody change.
+        Unlike `Job.num_nodes`, which of a requeued job tells how many it had, it is what Slurm will look for: of
+        `-N 2-4` it is 2. None also: a het job, one that asks for GPUs as a whole (`--gpus`), which Slurm does not let
+        anybody change, and a squeue without JSON. An expensive question (22.05 answers with all jobs): ask it rarely.
         """
 
     def nodes(self) -> Mapping[str, Node]:

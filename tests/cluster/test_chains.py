@@ -63,16 +63,17 @@ def test_the_successor_goes_on_without_the_bad_node(site: Site, dependency: str,
     assert f"job {successor}" in incident.decision.because
     assert incident.note == f"job {successor} is kept off n2"
     assert [(one.action, one.result.value) for one in incident.outcomes] == [(f"exclude on {successor}", "done")]
-    steps = [step for step in site.store().steps(incident.id) if step.action == f"exclude on {successor}"]
+    with site.store() as store:
+        steps = [step for step in store.steps(incident.id) if step.action == f"exclude on {successor}"]
     assert [step.kind for step in steps] == ["intent", "outcome"]
     assert (cluster.show(job)["State"], cluster.show(job)["RestartCnt"]) == ("FAILED", "0")
 
 
 def test_a_successor_that_starts_at_once_is_one_all_the_same(site: Site) -> None:
-    """A `singleton` may start while the job's hook still runs: then no exclusion is in time, but no second run begins."""
+    """A `singleton` may start while the job's hook still runs: no exclusion is in time then, but nothing runs twice."""
     cluster = site.cluster
-    job = failing(site, "at once")
-    successor = queue(site, "singleton", "at once")
+    job = failing(site, "instant")
+    successor = queue(site, "singleton", "instant")
     cluster.wait(successor, "COMPLETED")
     incident = closed(site, job)
     assert incident.decision is not None
@@ -136,7 +137,7 @@ def test_a_name_that_forges_fields_is_compared_and_no_more(site: Site) -> None:
 
 def test_a_job_that_shall_stop_leaves_its_successor_to_its_user(site: Site) -> None:
     cluster = site.cluster
-    script = "sleep 1; echo 'Traceback (most recent call last):'; echo 'ModuleNotFoundError: No module named x' ; exit 1"
+    script = "sleep 1; echo 'Traceback (most recent call last):'; echo 'ModuleNotFoundError: No module named x'; exit 1"
     job = cluster.sbatch("--nodes=2", "--job-name=wrong", script=script)
     successor = queue(site, "singleton", "wrong")
     cluster.wait(successor, "COMPLETED")

@@ -102,7 +102,7 @@ def missed(incident: Incident) -> list[str]:
 
 
 def contents(site: NodeSite) -> dict[Path, bytes]:
-    return {path: path.read_bytes() for path in site.evidence.rglob("*") if path.is_file()}
+    return {path: path.read_bytes() for path in site.evidence.rglob("*.json") if path.is_file()}
 
 
 def drained(site: NodeSite) -> list[str]:

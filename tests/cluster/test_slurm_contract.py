@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from slurm_recovery.config.settings import Backend, Settings
-from slurm_recovery.evidence.paths import expand_pattern
 from slurm_recovery.decide.successor import dependents, successors
+from slurm_recovery.evidence.paths import expand_pattern
 from slurm_recovery.records import Attempt, Size
 from slurm_recovery.slurm.commands import Commands, node_state
 from slurm_recovery.slurm.errors import (
@@ -524,7 +524,8 @@ def test_successors_are_their_users_own_and_bear_the_jobs_name(slurm: Slurm, clu
     other = cluster.sbatch("--hold", script="true")
     after = [queue(f"{kind}:{job}") for kind in ("afterany", "afternotok")]
     both = [queue(f"afternotok:{job}?afterok:{job}"), queue(f"afterany:{job},singleton"), queue("singleton")]
-    dead = [queue(f"afterok:{job}"), queue(f"afterok:{job},singleton"), queue(f"after:{job}"), queue(f"afterany:{other}")]
+    dead = [queue(f"afterok:{job}"), queue(f"afterok:{job},singleton")]
+    dead += [queue(f"after:{job}"), queue(f"afterany:{other}")]
     others = [queue(f"afterany:{job}", "y"), queue("singleton", "y"), queue(f"afterany:{job}", user="nobody")]
     array = queue("singleton", HOSTILE, "--array=0-3")
     found = successors(one(slurm, job), slurm.queue())
@@ -580,6 +581,7 @@ def test_fewer_nodes_and_as_many_again(
 def test_what_fewer_nodes_cannot_be_asked_of(slurm: Slurm, jobs: Jobs) -> None:
     assert slurm.request(Job(job_id=UNKNOWN)) is None
     assert slurm.request(one(slurm, jobs["het"])) is None
+    assert slurm.request(one(slurm, jobs["nasty"])) == Size(nodes=1, tasks=1, cpus=1)
 
 
 # -- deeds ----------------------------------------------------------------------------------------------------------

@@ -114,15 +114,15 @@ def test_help_lists_the_options(spank: Spank, command: str) -> None:
 
 
 def test_what_is_said_reaches_every_hook_and_still_after_a_requeue(spank: Spank) -> None:
-    """The 22.05 controller has it in its state, too."""
+    """slurmctld has it in its saved state, too."""
     job, said = spank.submit(*ALL, "--requeue", "--nodes=2", script="srun true; test $SLURM_RESTART_COUNT || sleep 99")
     assert said == []
     spank.cluster.wait(job, "RUNNING")
     assert spank.seen(job, "prolog", runs=2) == [CARRIED] * 2
-    spank.cluster.stop_slurmctld()
-    spank.cluster.start_slurmctld()
     spank.cluster.run("scontrol", "requeuehold", str(job))
     spank.cluster.wait(job, "PENDING")
+    spank.cluster.stop_slurmctld()
+    spank.cluster.start_slurmctld()
     spank.cluster.run("scontrol", "update", f"job={job}", "StartTime=now")
     spank.cluster.run("scontrol", "release", str(job))
     spank.cluster.wait(job, "COMPLETED")

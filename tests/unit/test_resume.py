@@ -174,6 +174,7 @@ def test_what_was_written_for_another_attempt_holds_only_where_it_lasts() -> Non
     assert merge(7, 1, "/said", FULL._replace(folder="")) == FULL._replace(folder="/said")
     assert merge(7, 2, "/said", FULL) == Resume(7, 3, folder="/said", refused=FULL.refused)
     assert merge(7, 2, "", FULL) == Resume(7, 3, folder="/w/ckpt", refused=FULL.refused)
+    assert merge(7, 2, "", Resume(7, 2, tasks=6)) == Resume(7, 3, tasks=6)
     assert merge(7, 4, "/said", None) == Resume(7, 5, folder="/said")
 
 
@@ -187,6 +188,7 @@ def test_the_variables_are_those_that_are_known() -> None:
         b"SLURM_RECOVERY_STEP=40",
     ]
     assert assignments(Resume(7, 3)) == [b"SLURM_RECOVERY_JOB_ID=7", b"SLURM_RECOVERY_ATTEMPT=3"]
+    assert assignments(Resume(7, 3, tasks=6))[2:] == [b"SLURM_NTASKS=6", b"SLURM_NPROCS=6"]
     assert assignments(Resume(7, 1, folder="/w")) == [b"SLURM_RECOVERY_JOB_ID=7"]
     assert assignments(Resume(7, 1, checkpoint="/caf\udce9", step=0))[1:] == [
         b"SLURM_RECOVERY_CHECKPOINT=/caf\xe9",

@@ -77,6 +77,7 @@ def with_attempt(**more: object) -> Attempt:
         ("budget_reason", Verdict.STOP, case(UNKNOWN, ledger=Ledger(("unknown",)))),
         ("budget_user", Verdict.STOP, case(ledger=Ledger(user_hour=20, cluster_hour=60))),
         ("budget_hour", Verdict.STOP, case(ledger=Ledger(cluster_hour=60))),
+        ("successor", Verdict.NONE, case(successors=(124,))),
         ("exclude", Verdict.REQUEUE_EXCLUDE, case()),
         ("restart", Verdict.REQUEUE, case(UNKNOWN)),
     ],
