@@ -214,6 +214,8 @@ class Recovery:
         decision = judgement.decision
         restarts = decision.act and decision.verdict.restarts
         stage = Stage.DECIDED if restarts else incident.stage
+        if decision.basis == SUCCESSOR:
+            incident = incident.model_copy(update={"successors": turn.successors(incident)})
         incident = incident.model_copy(update={"attempt": attempt, "stage": stage, **judgement._asdict()})
         incident = incident.at("decided", self.now())
         incident = self._actor.note(incident, "decided", f"{decision.verdict.value}: {decision.because}")

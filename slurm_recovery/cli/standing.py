@@ -51,7 +51,7 @@ def done(incident: Incident) -> str:
     if decision.basis == "mode_off":
         return "recovery is off for this job"
     if decision.verdict is Verdict.NONE:
-        return "left alone"
+        return incident.note if decision.basis == "successor" and incident.note else "left alone"
     if not decision.act:
         return "advice only, Mode=observe"
     if decision.verdict is Verdict.STOP:

@@ -209,7 +209,7 @@ def _has_successor(case: Case) -> bool:
 def _goes_on(case: Case) -> str:
     jobs = ",".join(map(str, case.successors))
     nodes = ",".join(case.bequest)
-    without = f", without {nodes}" if nodes else ", no node excluded"
+    without = f" without {nodes}" if nodes else ", no node excluded"
     told = f"its user has queued the restart, job {jobs}: it goes on{without}, and this one is not requeued"
     return f"{told}: {REASONS[case.reason].sentence}"
 

@@ -9,6 +9,7 @@ import pytest
 from slurm_recovery.records import Incident, Stage, Verdict
 from tests.cluster.private_cluster import PrivateCluster
 from tests.cluster.site import Site
+from tests.cluster.test_crashes import crashing_site
 
 CLOSED = (Stage.RUNNING, Stage.LEFT, Stage.STOPPED, Stage.ABANDONED)
 HOSTILE = "x ExcNodeList=n4 Dependency=singleton\n|<0123456789abcdef>"
@@ -114,9 +115,9 @@ def test_where_a_successor_and_an_afterok_job_wait_the_successor_wins(site: Site
     cluster.wait(successor, "COMPLETED")
     assert closed(site, job).successors == (successor,)
     assert cluster.show(job)["State"] == "FAILED"
-    assert (cluster.show(evaluation)["State"], cluster.show(evaluation)["Reason"]) == (
-        "PENDING", "DependencyNeverSatisfied",
-    )  # fmt: skip
+    cluster.wait_for(
+        lambda: cluster.show(evaluation)["Reason"] == "DependencyNeverSatisfied", what="the afterok job to be told"
+    )
     cluster.run("scancel", str(evaluation))
 
 
@@ -175,3 +176,32 @@ def test_observe_records_it_and_touches_nothing(observing: Site) -> None:
     assert incident.decision is not None
     assert (incident.decision.basis, incident.decision.exclude) == ("successor", ("n2",))
     assert (incident.outcomes, cluster.show(successor)["ExcNodes"]) == ((), "")
+
+
+@pytest.fixture(scope="module")
+def crashing() -> Iterator[Site]:
+    with PrivateCluster(nodes=3) as cluster:
+        yield crashing_site(cluster)
+
+
+CRASHES = ("before store.save 1", "before slurm.update 1", "after slurm.update 1", "after store.save 3")
+
+
+@pytest.mark.parametrize("crash", CRASHES)
+def test_a_worker_that_is_killed_starts_nothing_twice(crashing: Site, crash: str) -> None:
+    cluster = crashing.cluster
+    name = crash.replace(" ", "-")
+    (crashing.state / "crash").write_text(crash)
+    job = failing(crashing, name)
+    successor = queue(crashing, f"afterany:{job}", name)
+    cluster.wait_for(lambda: cluster.show(job)["State"] not in ("PENDING", "RUNNING"), what="the failure")
+    cluster.wait_for(lambda: crashing.worker_is_gone(job), what="the worker's death")
+    (crashing.state / "crash").unlink()
+    cluster.wait(successor, "COMPLETED")
+    cluster.wait_for(crashing.swept, what="an empty spool")
+    incident = closed(crashing, job)
+    assert (incident.decision and incident.decision.basis, incident.successors) == ("successor", (successor,))
+    assert (cluster.show(job)["State"], cluster.show(job)["RestartCnt"]) == ("FAILED", "0")
+    kept_off = cluster.show(successor)["ExcNodes"] == "n2"
+    assert incident.note == f"job {successor} " + ("is kept off n2" if kept_off else "had started already")
+    assert kept_off or crash != "after slurm.update 1"  # before that, nobody may have been in time

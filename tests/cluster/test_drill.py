@@ -252,6 +252,7 @@ def test_a_drill_that_is_interrupted_leaves_nothing(site: Site, number: signal.S
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's `&` has it ignored
     )
     site.cluster.wait_for(lambda: len(ours(site)) == 2, what="the drill's folder and job")
     time.sleep(0.5)

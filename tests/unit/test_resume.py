@@ -42,7 +42,7 @@ def test_what_is_written_is_read(evidence: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert json.loads(path.read_bytes()) == {
         "format": 1, "job_id": 7, "attempt": 2, "reason": "gpu_ecc_uncorrectable", "excluded": ["n1", "n3"],
-        "folder": "/w/ckpt", "checkpoint": "/w/ckpt/40", "step": 40, "refused": ["/w/ckpt/50"],
+        "folder": "/w/ckpt", "checkpoint": "/w/ckpt/40", "step": 40, "refused": ["/w/ckpt/50"], "tasks": 0,
     }  # fmt: skip
     assert read_resume(str(evidence), 7) == FULL
     write_resume(evidence, FULL._replace(attempt=3))

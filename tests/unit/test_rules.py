@@ -223,3 +223,28 @@ def test_the_ledger_counts_restarts_and_fast_failures_in_a_row() -> None:
     counted = ledger(now, past, fast_failure=60, cluster_hour=4)
     assert (counted.restarts, counted.restarts_for("a"), counted.fast_failures) == (2, 2, 2)
     assert counted.cluster_hour == 4
+
+
+@pytest.mark.parametrize(
+    ("basis", "given"),
+    [
+        ("successor", case(attempt=with_attempt(requeue=False), successors=(124,))),
+        ("successor", case(UNKNOWN, ledger=Ledger(("unknown",) * 9, cluster_hour=99), successors=(124,))),
+        ("interactive", case(attempt=with_attempt(batch=False), successors=(124,))),
+        ("expedited", case(attempt=with_attempt(expedited=True), successors=(124,))),
+        ("exclude", case(requeued_by_slurm=True, still_pending=True, successors=(124,))),
+        ("reason_stops", case(IMPORT, successors=(124,))),
+        ("common_cause", case(MOUNT, alike=Alike(jobs=3, users=2), successors=(124,))),
+        ("no_requeue", case(IMPORT, with_attempt(requeue=False), successors=(124,))),
+    ],
+)
+def test_a_successor_is_the_restart_where_one_would_help(basis: str, given: Case) -> None:
+    assert decide(given).basis == basis
+
+
+def test_a_successor_is_kept_off_what_evidence_names_and_not_off_suspects() -> None:
+    decision = decide(case(successors=(124, 125), faulty=(("n9", "ib_link_error"),), avoid=(("n5", 0.6),)))
+    assert (decision.exclude, decision.avoid) == ((*ECC.suspect_nodes, "n9"), ())
+    assert "job 124,125: it goes on without" in decision.because
+    assert "not requeued" in decision.because
+    assert decide(case(UNKNOWN, successors=(124,))).exclude == ()

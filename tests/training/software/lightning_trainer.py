@@ -56,6 +56,11 @@ class Module(LightningModule):
             self.saving = 0
 
 
+def close() -> None:
+    """For a process that will not come to its end."""
+    TEMPORARY.cleanup()
+
+
 def train(run: Run) -> None:
     module = Module(run)
     keep = ModelCheckpoint(dirpath=run.folder, filename="{step}", every_n_train_steps=EVERY, save_top_k=-1)

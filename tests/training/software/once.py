@@ -16,14 +16,14 @@ from tests.training.software.stops import Outcome, Plan, run
 
 
 def main(name: str, place: str, save: str, change: str, part: str) -> int:
-    train = importlib.import_module(f"tests.training.software.{name}").train
+    module = importlib.import_module(f"tests.training.software.{name}")
     start = os.environ.get("SLURM_RECOVERY_CHECKPOINT", "")
     print(f"attempt {os.environ.get('SLURM_RECOVERY_ATTEMPT', '')} begins from {start!r}", flush=True)
     random.seed(save + change)
 
     def attempt(folder: Path, start: str, plan: Plan | None) -> Outcome:
         folder.mkdir(exist_ok=True)
-        return run(lambda mark: train(Run(folder, start, mark)), folder, Path("/dev/stderr"), plan)
+        return run(lambda mark: module.train(Run(folder, start, mark)), folder, Path("/dev/stderr"), plan)
 
     first = os.environ.get("SLURM_RESTART_COUNT", "0") == "0"
     outcome = attempt(Path(place), start, Plan(int(save), int(change), float(part)) if first else None)
@@ -31,6 +31,7 @@ def main(name: str, place: str, save: str, change: str, part: str) -> int:
         print(word, value, flush=True)
     if outcome.killed:
         print(f"killed {'within' if outcome.inside else 'after'} a write, at {outcome.at}", flush=True)
+        getattr(module, "close", lambda: None)()
         os.kill(os.getpid(), signal.SIGKILL)
     undisturbed = attempt(Path(f"{place}.undisturbed"), "", None)
     print("undisturbed", *undisturbed.marks[-1], flush=True)
