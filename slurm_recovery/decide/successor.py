@@ -8,7 +8,7 @@ job that cleans up is not a restart. Nor is a task of the same array, which bear
 A successor that waits no longer shows no dependency. That is soon so: `singleton` lets go when the job has ended, while
 it is COMPLETING; with sched_interval=1 the successor has started within a second (22.05, 26.05), else within the half
 minute of Slurm's main scheduler. What is left of it is its EligibleTime: that of a job which depended on nothing is the
-time of its submission.
+time of its submission. A job that was restarted, by us or anybody, has another one, too: it is no successor.
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ def _waits(one: Queued, job: Job) -> bool:
 
 def _waited(one: Queued, job: Job) -> bool:
     """Whether it was let go by the job's end: queued before, and free to start only since."""
-    if one.dependency or one.submit_time is None or one.eligible_time is None or job.end_time is None:
+    if one.restart_count or one.dependency:
+        return False
+    if one.submit_time is None or one.eligible_time is None or job.end_time is None:
         return False
     if one.state == "CANCELLED" or not one.submit_time <= job.end_time or one.eligible_time == one.submit_time:
         return False

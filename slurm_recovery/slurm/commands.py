@@ -156,7 +156,7 @@ class Commands:
             raise Refused(f"squeue --json: not what was expected: {error!r}") from error
 
     def queue(self) -> Sequence[Queued]:
-        fields = ("JobID", "ArrayJobID", "UserID", "State", "SubmitTime", "EligibleTime", "Dependency", "Name")
+        fields = tuple("JobID ArrayJobID UserID State SubmitTime EligibleTime RestartCnt Dependency Name".split())
         return tuple(
             Queued(
                 job_id=int(job),
@@ -165,10 +165,11 @@ class Commands:
                 state=state,
                 submit_time=_number(submitted),
                 eligible_time=_number(eligible),
+                restart_count=_count(restarts),
                 dependency=_text(dependency),
                 name=_text(name),
             )
-            for job, array, user, state, submitted, eligible, dependency, name in self._table(
+            for job, array, user, state, submitted, eligible, restarts, dependency, name in self._table(
                 "squeue", "--states", "all", fields=fields
             )
         )

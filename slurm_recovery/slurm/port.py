@@ -207,6 +207,7 @@ class Queued(Record):
     dependency: str = ""
     submit_time: float | None = None
     eligible_time: float | None = None
+    restart_count: int = 0
 
 
 class Slurm(Protocol):
