@@ -89,7 +89,8 @@ def test_the_job_ends_as_usual_and_a_sweep_restarts_it(site: Site, trouble: Trou
     cluster = site.cluster
     with trouble(site):
         job = cluster.sbatch("--output=/dev/null", script=FAILS_ONCE)
-        successor = cluster.sbatch(f"--dependency=afterany:{job}", "--job-name=next", "--output=/dev/null", script="true")
+        options = (f"--dependency=afterany:{job}", "--job-name=next", "--output=/dev/null")
+        successor = cluster.sbatch(*options, script="true")
         cluster.wait(job, "COMPLETING")
         began = time.monotonic()
         cluster.wait(job, "FAILED", timeout=WATCHDOG + 10)
