@@ -13,6 +13,7 @@ import os
 import re
 import stat
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -61,8 +62,18 @@ def write_resume(evidence_dir: Path, resume: Resume) -> None:
         os.close(folder)
 
 
-def write_file(folder: int, name: str, data: bytes, half: str, mode: int = 0o600, owner: int = -1) -> None:
-    """Put a whole file in place of `name`. Raises OSError, and then leaves what was there."""
+def write_file(
+    folder: int,
+    name: str,
+    data: bytes,
+    half: str,
+    mode: int = 0o600,
+    ready: Callable[[int], None] = lambda handle: None,
+) -> None:
+    """Put a whole file in place of `name`. Raises OSError, and then leaves what was there.
+
+    `ready` is given the descriptor of the whole file before it gets its name; what it raises is raised.
+    """
     with contextlib.suppress(FileNotFoundError):
         os.unlink(half, dir_fd=folder)  # of a process of this number that died
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -73,8 +84,7 @@ def write_file(folder: int, name: str, data: bytes, half: str, mode: int = 0o600
             while view:
                 view = view[os.write(handle, view) :]
             os.fchmod(handle, mode)
-            if owner >= 0:
-                os.fchown(handle, owner, -1)
+            ready(handle)
             os.fsync(handle)
         finally:
             os.close(handle)

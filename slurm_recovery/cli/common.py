@@ -27,6 +27,11 @@ NOT_YOURS = "only SlurmUser and root can read the record (StateDir); ask your ad
 ENDED_BY_SIGPIPE = 128 + 13  # what a shell shows of a program that `| head` ended
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+User = Annotated[str | None, typer.Option("--user", "-u", metavar="NAME", help="Only this user's jobs.")]
+Partition = Annotated[
+    str | None, typer.Option("--partition", "-p", metavar="NAME", help="Only jobs of this partition.")
+]
+Cluster = Annotated[str | None, typer.Option("--cluster", "-M", metavar="NAME", help="Only jobs of this cluster.")]
 NoHeader = Annotated[bool, typer.Option("--noheader", "-h", help="Print no header line.")]
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from slurm_recovery.cli import tables
-from slurm_recovery.cli.common import Json, NoHeader, common_of
+from slurm_recovery.cli.common import Cluster, Json, NoHeader, Partition, User, common_of
 from slurm_recovery.cli.tables import Column
 from slurm_recovery.cli.times import FORMS, moment, short, shown
 
@@ -44,13 +44,9 @@ LONG_COLUMNS = (
 
 def list_incidents(
     ctx: typer.Context,
-    user: Annotated[str | None, typer.Option("--user", "-u", metavar="NAME", help="Only this user's jobs.")] = None,
-    partition: Annotated[
-        str | None, typer.Option("--partition", "-p", metavar="NAME", help="Only jobs of this partition.")
-    ] = None,
-    cluster: Annotated[
-        str | None, typer.Option("--cluster", "-M", metavar="NAME", help="Only jobs of this cluster.")
-    ] = None,
+    user: User = None,
+    partition: Partition = None,
+    cluster: Cluster = None,
     reason: Annotated[
         str | None, typer.Option("--reason", "-r", metavar="CODE", help="Only failures for this reason.")
     ] = None,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from slurm_recovery.cli import tables
-from slurm_recovery.cli.common import Json, NoHeader, common_of
+from slurm_recovery.cli.common import Cluster, Json, NoHeader, Partition, User, common_of
 from slurm_recovery.cli.tables import Column
 from slurm_recovery.cli.times import FORMS, duration, moment
 
@@ -63,13 +63,9 @@ def report(
     since: Annotated[
         str, typer.Option(metavar="TIME", help=f"Only what was recorded since then; {FORMS}.")
     ] = "now-30days",
-    user: Annotated[str | None, typer.Option("--user", "-u", metavar="NAME", help="Only this user's jobs.")] = None,
-    partition: Annotated[
-        str | None, typer.Option("--partition", "-p", metavar="NAME", help="Only jobs of this partition.")
-    ] = None,
-    cluster: Annotated[
-        str | None, typer.Option("--cluster", "-M", metavar="NAME", help="Only jobs of this cluster.")
-    ] = None,
+    user: User = None,
+    partition: Partition = None,
+    cluster: Cluster = None,
     noheader: NoHeader = False,
     as_json: Json = False,
 ) -> None:

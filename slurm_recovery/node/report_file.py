@@ -17,6 +17,8 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from slurm_recovery.resume import write_file
+
 HEALTH = "health.json"
 MOST_BYTES = 8 << 20  # of one report
 MOST_FILES = 512  # of one node
@@ -85,29 +87,14 @@ def write_report(evidence_dir: str, report: dict[str, Any], name: str, most: int
 
 
 def _write(folder: int, name: str, data: bytes) -> None:
-    half = f".{name}.{os.getpid()}.tmp"
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(half, dir_fd=folder)  # of a process of this number that died
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    handle = os.open(half, flags, FILE_MODE, dir_fd=folder)
-    try:
-        try:
-            if (owner := os.fstat(handle).st_uid) != 0:
-                raise Refused(f"what root writes there belongs to uid {owner}; hint: no_root_squash")
-            os.fchmod(handle, FILE_MODE)
-            view = memoryview(data)
-            while view:
-                view = view[os.write(handle, view) :]
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-        os.rename(half, name, src_dir_fd=folder, dst_dir_fd=folder)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(half, dir_fd=folder)
-        raise
+    write_file(folder, name, data, f".{name}.{os.getpid()}.tmp", FILE_MODE, _must_be_roots)
     with contextlib.suppress(OSError):  # the name, too, shall outlive a crash of the node
         os.fsync(folder)
+
+
+def _must_be_roots(handle: int) -> None:
+    if (owner := os.fstat(handle).st_uid) != 0:
+        raise Refused(f"what root writes there belongs to uid {owner}; hint: no_root_squash")
 
 
 def _entries(folder: int) -> Iterator[tuple[str, os.stat_result]]:

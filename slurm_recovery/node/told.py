@@ -76,7 +76,7 @@ def write_told(run_dir: str, resume: Resume, user_id: int) -> None:
     folder = _open(run_dir)
     try:
         half = f".{resume.job_id}.{os.getpid()}.tmp"
-        write_file(folder, str(resume.job_id), data, half, FILE_MODE, user_id)
+        write_file(folder, str(resume.job_id), data, half, FILE_MODE, lambda handle: os.fchown(handle, user_id, -1))
     finally:
         os.close(folder)
 

@@ -36,7 +36,7 @@ def site() -> Iterator[Site]:
 @pytest.fixture(scope="module", autouse=True)
 def failing(site: Site) -> int:
     """A job that fails at once each time: it needs a while, so it begins first."""
-    return site.cluster.sbatch("--partition=slow", script="exit 1")
+    return site.cluster.sbatch("--partition=slow", "--job-name=slow", script="exit 1")
 
 
 def test_a_stop_inside_the_end_leaves_the_job_as_it_ended(site: Site) -> None:
