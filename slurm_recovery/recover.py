@@ -130,9 +130,19 @@ class Recovery:
         if incident is None:
             return
         job = turn.jobs.get(job_of(event))
-        if event.failed and job is not None and job.completing and incident.stage is Stage.DETECTED:
-            self._gate(incident, job, turn, may_hold=event.waited_for)
+        if job is not None and incident.stage is Stage.DETECTED:
+            incident = self._noticed(incident, turn)
+            if event.failed and job.completing:
+                self._gate(incident, job, turn, may_hold=event.waited_for)
         self.spool.done(event)
+
+    def _noticed(self, incident: Incident, turn: Turn) -> Incident:
+        """Write down who is queued to go on from here: once let go, a successor does not show that it waited."""
+        heirs = turn.successors(incident)
+        if heirs == incident.successors:
+            return incident
+        told = f"queued by its user to go on from here: {', '.join(map(str, heirs))}"
+        return self._actor.note(incident.model_copy(update={"successors": heirs}), SUCCESSOR, told)
 
     def _gate(self, incident: Incident, job: Job, turn: Turn, *, may_hold: bool) -> None:
         """While COMPLETING: what is to be done for jobs that wait for this one, before its end lets them go.
@@ -141,13 +151,9 @@ class Recovery:
         held in the queue, unless it shall stop: a requeue now keeps the dependents waiting; one after the job's end
         would break their chain. Where both kinds wait, the successors win: with a requeue, the job would run twice.
         """
-        heirs = turn.successors(incident)
         attempt = incident.attempt
-        if not heirs and not (may_hold and turn.all_up(attempt) and turn.dependents(job)):
+        if not incident.successors and not (may_hold and turn.all_up(attempt) and turn.dependents(job)):
             return
-        if heirs != incident.successors:
-            told = f"queued by its user to go on from here: {', '.join(map(str, heirs))}"
-            incident = self._actor.note(incident.model_copy(update={"successors": heirs}), SUCCESSOR, told)
         definite = attempt.model_copy(update={"state": "FAILED"})
         reports = self._judge.reports(definite, turn)
         judgement = self._judge.judge(incident, definite, turn, requeued=None, reports=reports)

@@ -46,7 +46,8 @@ class Turn:
         job = self.jobs.get(incident.attempt.job_id)
         if job is None or incident.stage is not Stage.DETECTED:
             return ()
-        seen = dict.fromkeys((*incident.successors, *successors(job, self.queue)))
+        found = successors(job, self.queue, incident.times.get("detected", 0.0))
+        seen = dict.fromkeys((*incident.successors, *found))
         cancelled = {one.job_id for one in self.queue if one.state == "CANCELLED"}
         return tuple(number for number in seen if number not in cancelled)
 

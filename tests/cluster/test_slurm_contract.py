@@ -528,7 +528,7 @@ def test_successors_are_their_users_own_and_bear_the_jobs_name(slurm: Slurm, clu
     dead += [queue(f"after:{job}"), queue(f"afterany:{other}")]
     others = [queue(f"afterany:{job}", "y"), queue("singleton", "y"), queue(f"afterany:{job}", user="nobody")]
     array = queue("singleton", HOSTILE, "--array=0-3")
-    found = successors(one(slurm, job), slurm.queue())
+    found = successors(one(slurm, job), slurm.queue(), seen=0.0)
     cluster.run("scancel", *map(str, [job, other, *after, *both, *dead, *others, array]))
     assert found == (*after, *both, array)
 
