@@ -48,6 +48,7 @@ class Intake:
 
     def _new(self, attempt: Attempt, event: Event, turn: Turn) -> Incident:
         seen = Observation(attempt=attempt, down_nodes=tuple(sorted(turn.down(attempt))))
+        turn.look_at_queue()  # before the time of detection: whoever is let go after it shows now that it waited
         incident = Incident(attempt=attempt, observation=seen)
         incident = incident.at("ended", moment(event.time, attempt.end_time)).at("detected", self.now())
         told = f"EpilogSlurmctld was told ExitCode={attempt.exit_code}:{attempt.signal}"

@@ -43,7 +43,9 @@ log = structlog.get_logger(__name__)
 # slurmd refuses a credential made in the second in which it revoked the last one: the restarted job would
 # fail at once, "Job credential revoked". slurm_cred.c, slurm_cred_revoke.
 CREDENTIAL_SECONDS = 1.2
-# slurmd 22.05 starts no Prolog for a job that it had two seconds ago.
+# slurmd 22.05 forgets the jobs that it had when one begins or ends, but at most once in two seconds, and starts no
+# Prolog for one that it has not forgotten. Other jobs on the node may still be in the way. slurm_cred.c,
+# _clear_expired_job_states.
 PROLOG_SECONDS = 3.0
 GIVE_UP = 3600.0  # seconds after which an event that always fails is set aside
 

@@ -37,6 +37,10 @@ class Turn:
     def queue(self) -> Sequence[Queued]:
         return self.slurm.queue()
 
+    def look_at_queue(self) -> None:
+        """Ask for it now; what it tells is older than whatever follows."""
+        _ = self.queue
+
     def dependents(self, job: Job) -> tuple[int, ...]:
         """Pending jobs that wait for this one."""
         return dependents(job, self.queue)

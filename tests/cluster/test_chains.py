@@ -73,7 +73,7 @@ def test_the_successor_goes_on_without_the_bad_node(site: Site, dependency: str,
 def test_a_successor_that_starts_at_once_is_one_all_the_same(site: Site) -> None:
     """A `singleton` may start while the job's hook still runs: no exclusion is in time then, but nothing runs twice."""
     cluster = site.cluster
-    job = failing(site, "instant")
+    job = site.train(trainer="--fail-node n2 --fail-step 3 --seconds 1", name="instant", nodes=2)  # > SAME_TIME
     successor = queue(site, "singleton", "instant")
     cluster.wait(successor, "COMPLETED")
     incident = closed(site, job)

@@ -84,7 +84,7 @@ def restart(site: NodeSite, job: int) -> None:
     site.cluster.wait_for(lambda: "STARTED" in log(site, job), what="its script to run")
     site.cluster.run("scontrol", "requeue", str(job))
     site.cluster.wait(job, "PENDING")
-    time.sleep(2.5)  # slurmd 22.05 starts no Prolog for a job that it had less than two seconds ago
+    time.sleep(2.5)  # slurmd 22.05 forgets the jobs that it had at most once in two seconds: no Prolog
     site.cluster.run("scontrol", "update", f"JobId={job}", "StartTime=now")
 
 
