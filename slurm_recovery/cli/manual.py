@@ -23,9 +23,9 @@ EXIT_STATUS = (
     Item(
         "1",
         "It could not be done, or show found nothing, or replay could not read a case, or check found something "
-        "wrong. One line on standard error says where and what, and gives a hint.",
+        "wrong, or a drill failed. One line on standard error says where and what, and gives a hint.",
     ),
-    Item("2", "The command line is wrong."),
+    Item("2", "The command line is wrong; drill: also where it could not be held."),
     Item("141", "The reader of the output went away (as in srecover list | head)."),
 )
 ENVIRONMENT = (

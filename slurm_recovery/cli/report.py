@@ -69,7 +69,7 @@ def report(
     noheader: NoHeader = False,
     as_json: Json = False,
 ) -> None:
-    """Sum up what came of failed jobs, by reason; or how often jobs save, and should.
+    """Sum up what came of failed jobs, by reason; or how often jobs save, and should. Drills do not count.
 
     One line a reason, the commonest first, and one for all. RESTARTED: we let the job start again, and it did. STOPPED:
     another try was useless. PRODUCTIVE: restarted, and since then the job wrote a new checkpoint, or a line of its log
@@ -87,12 +87,15 @@ def report(
     """
     import time
 
+    from slurm_recovery.drill.mark import is_drill
+
     try:
         begin = moment(since, time.time())
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--since") from None
     with common_of(ctx).store() as store:
-        incidents = store.each(cluster, user=user, partition=partition, since=begin)
+        found = store.each(cluster, user=user, partition=partition, since=begin)
+        incidents = (one for one in found if not is_drill(one.attempt))
         if checkpoints:
             rows = _advised(store, incidents, begin, cluster)
         else:

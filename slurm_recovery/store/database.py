@@ -103,7 +103,9 @@ def _make_private_file(path: str) -> None:
     try:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError:
-        os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC))  # says EROFS, which SQLite would call "unable to open"
+        # A sound one is not opened: to close it drops all locks that this process has on it, fcntl(2).
+        if not (os.path.isfile(path) and os.access(path, os.W_OK)):
+            os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC))  # says EROFS, which SQLite would call "unable to open"
         return
     if os.geteuid() == 0:
         owner = os.stat(os.path.dirname(os.path.abspath(path)))

@@ -9,6 +9,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -49,11 +51,21 @@ def site() -> Iterator[Site]:
         yield site
 
 
+@contextmanager
+def put_back(*files: Path) -> Iterator[None]:
+    """What the block does to them is undone at its end."""
+    sound = {path: path.read_bytes() for path in files}
+    try:
+        yield
+    finally:
+        for path, content in sound.items():
+            path.write_bytes(content)
+
+
 @pytest.fixture(autouse=True)
 def _as_it_was(site: Site) -> Iterator[None]:
-    conf = site.conf.read_bytes()
-    yield
-    site.conf.write_bytes(conf)
+    with put_back(site.conf):
+        yield
 
 
 def drilled(site: Site, *options: str, partition: str = "main") -> Drilled:
@@ -128,12 +140,9 @@ def test_root_submits_as_somebody_else(site: Site) -> None:
 
 def test_a_hook_that_is_not_called_is_found(site: Site) -> None:
     hook = site.hooks / "epilog_slurmctld"
-    sound = hook.read_bytes()
-    hook.write_text("#!/bin/sh\nexit 0\n")
-    try:
+    with put_back(hook):
+        hook.write_text("#!/bin/sh\nexit 0\n")
         broken = drilled(site, "-s", "ecc", *QUICK)
-    finally:
-        hook.write_bytes(sound)
     assert broken.status == 1
     assert broken.failed["step"] == "taken up"
     assert "EpilogSlurmctld has not called our hook" in broken.failed["detail"]
@@ -145,13 +154,9 @@ def test_a_hook_that_is_not_called_is_found(site: Site) -> None:
 
 
 def test_a_worker_that_does_not_start_is_found(site: Site) -> None:
-    sound = {name: (site.hooks / name).read_bytes() for name in ("epilog_slurmctld", "node_down")}
-    site.replace_worker(["/bin/false"])
-    try:
+    with put_back(site.hooks / "epilog_slurmctld", site.hooks / "node_down"):
+        site.replace_worker(["/bin/false"])
         broken = drilled(site, "-s", "killed", *QUICK)
-    finally:
-        for name, text in sound.items():
-            (site.hooks / name).write_bytes(text)
     assert broken.status == 1
     assert broken.failed["step"] == "taken up"
     assert "no worker has taken it up" in broken.failed["detail"]
@@ -192,12 +197,9 @@ def test_a_budget_that_is_used_up_is_told(site: Site) -> None:
 
 def test_nodes_that_tell_nothing_are_found(site: Site) -> None:
     epilog = site.hooks / "epilog.d/50-slurm-recovery"
-    sound = epilog.read_bytes()
-    epilog.write_text("#!/bin/sh\nexit 0\n")
-    try:
+    with put_back(epilog):
+        epilog.write_text("#!/bin/sh\nexit 0\n")
         broken = drilled(site, "-s", "evidence", *QUICK)
-    finally:
-        epilog.write_bytes(sound)
     assert broken.status == 1
     assert broken.failed["step"] == "reports"
     assert broken.failed["detail"].startswith("n1,n2 left no report")

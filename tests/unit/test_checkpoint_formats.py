@@ -145,6 +145,22 @@ def test_why_megatron(tmp_path: Path) -> None:
     assert why(path) == "3 of 4 folders mp_rank_*"
 
 
+@pytest.mark.parametrize(
+    ("name", "tracker"), [("megatron", "latest_checkpointed_iteration.txt"), ("deepspeed", "latest")]
+)
+def test_an_emptied_tracker_file_speaks_against_the_last_one_only(tmp_path: Path, name: str, tracker: str) -> None:
+    """Its writer empties it first, and may die then: all but the last checkpoint were done with before."""
+    for step in (100, 200, 300):
+        LAYOUTS[name].save(tmp_path, step)
+    (tmp_path / tracker).write_bytes(b"")
+    found = find(str(tmp_path))
+    assert found.newest
+    assert found.newest.step == 200
+    assert [(Path(one.path).name[-3:], one.why) for one in found.passed] == [
+        ("300", f"{tracker} is empty, and it is written last")
+    ]
+
+
 def test_megatron_release(tmp_path: Path) -> None:
     put(tmp_path / "release" / "mp_rank_00" / "model_optim_rng.pt", torch_zip())
     put(tmp_path / "latest_checkpointed_iteration.txt", "release\n")

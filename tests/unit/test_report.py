@@ -95,6 +95,14 @@ def test_only_what_was_asked_for(site: Site, options: tuple[str, ...], incidents
     assert json.loads(site.run("report", *since, *options, "--json").out)[-1]["incidents"] == incidents
 
 
+def test_drills_do_not_count(site: Site) -> None:
+    fill(site)
+    with site.store() as store:
+        for number in range(20, 25):
+            store.save(an_incident(number, "gpu_ecc_uncorrectable", Stage.RUNNING, {}, name="srecover-drill"))
+    assert json.loads(site.run("report", SINCE, "--json").out)[-1]["incidents"] == 13
+
+
 def test_a_time_that_is_none_is_refused(site: Site) -> None:
     answer = site.run("report", "--since", "soon")
     assert answer.status == 2
