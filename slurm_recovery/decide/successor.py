@@ -9,7 +9,8 @@ A successor that waits no longer shows no dependency. That may be so before anyb
 when the job has ended, while it is COMPLETING, within a second where sched_interval=1 (22.05, 26.05), else within the
 half minute of Slurm's main scheduler. What is left of it is its EligibleTime: of a job that depended on nothing, the
 time of its submission. It counts where it lies between the job's end and the time at which the end was seen first:
-whoever waited longer showed the dependency then. A job let go of a hold in just that second is taken for one as well.
+whoever waited longer showed the dependency then. A job let go of a hold in just that second is taken for one as well;
+one that was queued within the job's last second, and let go in it, is not.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ from slurm_recovery.slurm.port import WAITING, Job, Queued
 
 MOST = 8  # successors of one job that are looked at, the first that were queued
 SETTLED = 120.0  # seconds after the job's end within which slurmctld looks at who waited for it, seen or not
-SAME_TIME = 2.0  # EligibleTime of a job that waited for nothing, after its SubmitTime: Slurm counts whole seconds
 
 
 def successors(job: Job, queue: Iterable[Queued], seen: float) -> tuple[int, ...]:
@@ -54,7 +54,7 @@ def _waited(one: Queued, job: Job, seen: float) -> bool:
         return False
     if one.submit_time is None or one.eligible_time is None or job.end_time is None:
         return False
-    if one.submit_time > job.end_time or one.eligible_time - one.submit_time < SAME_TIME:
+    if one.submit_time > job.end_time or one.eligible_time <= one.submit_time:
         return False
     return job.end_time <= one.eligible_time <= min(seen, job.end_time + SETTLED)
 

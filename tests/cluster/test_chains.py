@@ -26,8 +26,8 @@ def observing() -> Iterator[Site]:
 
 
 def failing(site: Site, name: str, *options: str) -> int:
-    """A training job whose node n2 fails after a second."""
-    return site.train(*options, trainer="--fail-node n2 --fail-step 3", name=name, nodes=2)
+    """A training job whose node n2 fails after some two seconds: who waited, Slurm tells by whole ones."""
+    return site.train(*options, trainer="--fail-node n2 --fail-step 8", name=name, nodes=2)
 
 
 def queue(site: Site, dependency: str, name: str, *options: str, user: str | None = None) -> int:
@@ -73,7 +73,7 @@ def test_the_successor_goes_on_without_the_bad_node(site: Site, dependency: str,
 def test_a_successor_that_starts_at_once_is_one_all_the_same(site: Site) -> None:
     """A `singleton` may start while the job's hook still runs: no exclusion is in time then, but nothing runs twice."""
     cluster = site.cluster
-    job = site.train(trainer="--fail-node n2 --fail-step 3 --seconds 1", name="instant", nodes=2)  # > SAME_TIME
+    job = failing(site, "instant")
     successor = queue(site, "singleton", "instant")
     cluster.wait(successor, "COMPLETED")
     incident = closed(site, job)
@@ -125,7 +125,7 @@ def test_a_name_that_forges_fields_is_compared_and_no_more(site: Site) -> None:
     cluster = site.cluster
     job = site.cluster.sbatch(
         "--nodes=2", f"--job-name={HOSTILE}", "--output=/dev/null",
-        script="sleep 1; echo 'n2: [rank1]: RuntimeError: CUDA error: uncorrectable ECC error encountered' >&2; exit 1",
+        script="sleep 2; echo 'n2: [rank1]: RuntimeError: CUDA error: uncorrectable ECC error encountered' >&2; exit 1",
     )  # fmt: skip
     bystander = queue(site, "singleton", HOSTILE.replace("n4", "n3"))
     successor = queue(site, "singleton", HOSTILE)
@@ -138,7 +138,7 @@ def test_a_name_that_forges_fields_is_compared_and_no_more(site: Site) -> None:
 
 def test_a_job_that_shall_stop_leaves_its_successor_to_its_user(site: Site) -> None:
     cluster = site.cluster
-    script = "sleep 1; echo 'Traceback (most recent call last):'; echo 'ModuleNotFoundError: No module named x'; exit 1"
+    script = "sleep 2; echo 'Traceback (most recent call last):'; echo 'ModuleNotFoundError: No module named x'; exit 1"
     job = cluster.sbatch("--nodes=2", "--job-name=wrong", script=script)
     successor = queue(site, "singleton", "wrong")
     cluster.wait(successor, "COMPLETED")

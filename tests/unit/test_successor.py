@@ -65,7 +65,8 @@ def test_what_waits_for_a_jobs_end(dependency: str, follows: bool) -> None:
         (queued(eligible_time=END + 1, restart_count=1), False),
         (queued(eligible_time=END - 1, state="RUNNING"), False),
         (queued(eligible_time=900.0), False),  # it waits for nodes only
-        (queued(eligible_time=END, submit_time=END - 1), False),  # so does this one, submitted at a second's very end
+        (queued(eligible_time=END, submit_time=END), False),  # so does this one, submitted when the job ended
+        (queued(eligible_time=END, submit_time=END - 1), True),
         (queued(eligible_time=END + 3, submit_time=END + 3), False),
         (queued(eligible_time=END + 1, state="CANCELLED"), False),
         (queued(eligible_time=END, job_id=11, state="COMPLETED"), False),  # it was queued before the job itself
