@@ -153,6 +153,15 @@ def test_the_plugin_is_built_and_its_line_follows_recovery_conf(site: NodeSite) 
     plugstack.write_text(f"include {site.hooks}/{PLUGSTACK}\n")
     assert about(site, "plugin", "plugstack") == []
     assert "--recovery" in site.cluster.run("sbatch", "--help").stdout
+    job = site.cluster.run("sbatch", "--parsable", "--recovery=act", "--recovery-max-requeues=9", "--wrap=env")
+    assert job.stderr.splitlines() == [
+        "slurm_recovery: --recovery=act: this site allows at most observe, taken as that",
+        "slurm_recovery: --recovery-max-requeues=9: this site allows at most 5, taken as that",
+    ]
+    site.cluster.wait(int(job.stdout), "COMPLETED")
+    refused = site.cluster.run("sbatch", "--recovery=perhaps", "--wrap=true", check=False)
+    assert (bool(refused.returncode), refused.stdout) == (True, "")
+    assert "slurm_recovery: --recovery=perhaps: " in refused.stderr
     site.configure(ours)
     assert about(site, "users are told other limits") != []
     assert "written" in site.setup(), "without --spank, too"
