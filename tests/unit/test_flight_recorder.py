@@ -600,6 +600,7 @@ class Evil:
         return os.mkdir, (str(self.path),)
 
 
+@pytest.mark.timing
 def test_a_hostile_dump_is_a_gap_and_the_others_are_read(logs: Path) -> None:
     put_all(logs)
     calls = late_rank(7)
@@ -640,6 +641,7 @@ def test_no_time_is_no_look(logs: Path) -> None:
     assert read(logs, timeout=0) == Traces()
 
 
+@pytest.mark.timing
 def test_many_files_end_in_time(logs: Path) -> None:
     for number in range(3000):
         (logs / f"step_{number}").write_bytes(b"\x80\x02}version" + b"K\x01" * 400)

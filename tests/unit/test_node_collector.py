@@ -424,6 +424,7 @@ def in_nvml(collector: int) -> str:
     raise AssertionError("NVML was not asked")
 
 
+@pytest.mark.timing
 def test_it_lowers_itself(node: Node) -> None:
     """As the kernel shows it, of the collector and of its parts: one that hangs is looked at."""
     node.nvml(State([Gpu(temperature="hang")]))
