@@ -1,7 +1,8 @@
-"""A worker that ends itself with SIGKILL before or after a chosen call of one of its ports.
+"""A worker that ends itself with SIGKILL before or after a chosen call of one of its ports, or is late with it.
 
-`StateDir/crash` says where, e.g. `after store.save 3`: after the third call of save. While that file is there
-every worker dies there. Otherwise this is the worker that the hooks start.
+`StateDir/crash` says where, e.g. `after store.save 3`: after the third call of save; `late slurm.queue 1` waits before
+the first call of queue. While that file is there every worker does so. Otherwise this is the worker that the hooks
+start.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,8 @@ from slurm_recovery.hooks.spool import Spool
 from slurm_recovery.slurm.select import open_slurm
 from slurm_recovery.store.store import Store
 from slurm_recovery.worker import Ports, main
+
+LATE = 2.0  # seconds
 
 
 class Deadly:
@@ -40,6 +44,8 @@ class Deadly:
         def call(*arguments: Any, **named: Any) -> Any:
             self._calls += 1
             deadly = self._calls == self._number
+            if deadly and self._when == "late":
+                time.sleep(LATE)
             if deadly and self._when == "before":
                 os.kill(os.getpid(), signal.SIGKILL)
             answer = value(*arguments, **named)

@@ -184,6 +184,19 @@ def crashing() -> Iterator[Site]:
         yield crashing_site(cluster)
 
 
+def test_one_that_is_let_go_while_slurm_is_asked_is_one_all_the_same(crashing: Site) -> None:
+    """After the failure was detected, and before the queue was seen: no answer shows that it waited."""
+    cluster = crashing.cluster
+    (crashing.state / "crash").write_text("late slurm.queue 1")
+    job = failing(crashing, "late")
+    successor = queue(crashing, "singleton", "late")
+    cluster.wait(successor, "COMPLETED")
+    (crashing.state / "crash").unlink()
+    incident = closed(crashing, job)
+    assert (incident.decision and incident.decision.basis, incident.successors) == ("successor", (successor,))
+    assert (cluster.show(job)["State"], cluster.show(job)["RestartCnt"]) == ("FAILED", "0")
+
+
 CRASHES = ("before store.save 1", "before slurm.update 1", "after slurm.update 1", "after store.save 3")
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -25,6 +27,15 @@ from slurm_recovery.store.errors import (
 from slurm_recovery.store.schema import HEAD
 from slurm_recovery.store.store import Store
 from tests.store.builders import a_step, an_attempt, an_incident
+
+# Needs the database for itself alone, and says whether it got it.
+ALONE = """
+import sqlite3, sys
+try:
+    print(*sqlite3.connect(sys.argv[1], timeout=0).execute("PRAGMA journal_mode = DELETE").fetchone())
+except sqlite3.OperationalError as error:
+    print(error)
+"""
 
 
 @pytest.fixture
@@ -262,3 +273,13 @@ def test_errors_survive_a_process_boundary() -> None:
     again = pickle.loads(pickle.dumps(error))
     assert (type(again), str(again), again.hint) == (StoreBusy, str(error), error.hint)
     assert "\n" not in str(error)
+
+
+def test_a_second_store_of_the_process_leaves_the_first_ones_locks(store: Store, path: Path) -> None:
+    """To close any descriptor of a file drops what its process holds on it, fcntl(2): others would be let in."""
+    store.save(an_incident())
+    with opened(path) as second:
+        second.save(an_incident(2))
+    command = [sys.executable, "-c", ALONE, str(path)]
+    other = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
+    assert other.stdout.strip() == "database is locked"
